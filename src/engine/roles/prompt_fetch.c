@@ -284,10 +284,12 @@ static bool cancel(void *of, struct ticket *t) {
     while (*at && *at != t)
         at = &(*at)->next_inbox;
     bool has_waited = *at != NULL;
-    if (has_waited)
+    if (has_waited) {
         *at = t->next_inbox;
-    if (has_waited && !*at)
-        f->end = at;
+        t->next_inbox = NULL; // or the engine would get those behind it too
+        if (!*at)
+            f->end = at;
+    }
     pthread_mutex_unlock(&f->lock);
     return has_waited;
 }

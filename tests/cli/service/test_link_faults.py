@@ -214,11 +214,11 @@ class DeadRoles(Rig):
         silent = Fault("silent", TO_ASKER, 0)
         give, link, take = self.roles(lambda port: self.link(port, self.seed, CALM, silent), 600)
         left = []
-        for ids in self.prompts(*[300] * 6):  # more than are fetched at a time
+        for ids in self.prompts(*[300] * 16):  # many more than are fetched at a time
             left.append(http.client.HTTPConnection("127.0.0.1", take.port))
             body = json.dumps({"model": "m", "prompt": ids, "max_tokens": 4})
             left[-1].request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
-        self.until(lambda: take.metric("vllm:num_requests_waiting") == 6)
+        self.until(lambda: take.metric("vllm:num_requests_waiting") == 16)
         for c in left:
             c.close()
         self.until(lambda: held(take)[2:] == (0, 0, 0))
