@@ -58,7 +58,7 @@ class RemoteOpenAIServer:
         flags["--max-model-len"] = str(min(2048, int(flags.get("--max-model-len", 2048))))
         flags.pop("--dtype", None)  # the CPU computes in float32
         flags.setdefault("--override-generation-config",
-                         '{"max_new_tokens": 200}')  # or stories go on to the context's end
+                         '{"max_new_tokens": 200, "temperature": 0}')  # the same texts in each run
         command = [os.environ["GYRE"], "serve", os.environ["GYRE_MODEL"], "--threads", "2", "--kv-cache-memory", "256M"]
         command += [word for name in names for word in ("--served-model-name", name)]
         command += [word for flag, value in flags.items() for word in ([flag] if value is True else [flag, value])]
