@@ -93,7 +93,8 @@ class Storms(Rig):
 
 HOWS = ("close", "reset", "mute", "silent")
 HELD = 5    # seconds of patience: more than a busy machine holds up a process
-BOUND = 25  # seconds: more is another one's (30, 60) patience
+BOUND = 25  # seconds: more is another one's (30, 60) patience; and on a busy machine some times what is calm takes
+TIMES = 20
 
 
 def faults(r, n, most):
@@ -111,12 +112,13 @@ class DeadNodes(Rig):
         self.asked = self.prompts(30, 60, 100)
 
     def most_bytes(self):
-        port = free_port()
+        port, began = free_port(), time.time()
         link = self.link(port, self.seed)
         self.others(self.MODEL, link, 2)
         server = self.node_0(self.MODEL, port, 2)
         ask_all(server, self.asked, 400)
         server.stop()
+        self.bound = BOUND + TIMES * (time.time() - began)
         return link.n_bytes
 
     def serve_until(self, link):
@@ -125,13 +127,13 @@ class DeadNodes(Rig):
         try:
             server = self.node_0(self.MODEL, link.port, 2, *self.FLAGS)
         except RuntimeError as e:
-            self.assertLess(time.time() - began, BOUND)
+            self.assertLess(time.time() - began, self.bound)
             self.assertRegex(str(e), "node 1: |0 of 1 nodes came in time")
             return
         for status, said in ask_all(server, self.asked, 400):
             self.assertNotEqual(status, 200)
             self.assertIn("node 1: ", said)
-        self.assertLess(time.time() - link.died_at, BOUND)
+        self.assertLess(time.time() - link.died_at, self.bound)
         self.assertEqual(server.process.wait(timeout=PATIENCE), 1)
         self.assertIn("node 1: ", "".join(server.log))
 
@@ -184,18 +186,18 @@ class DeadRoles(Rig):
     def test_every_request_is_answered(self):
         one = self.started(Server(self.MODEL, *SIZE))
         give, link, take = self.roles(lambda port: self.link(port, self.seed), HELD)
-        before = held(give)
+        before, began = held(give), time.time()
         ask_all(take, self.prompts(150, 300, 450, 600))
-        most = link.n_bytes
+        most, bound = link.n_bytes, BOUND + TIMES * (time.time() - began)
         for fault in faults(self.random, 3, [n // 2 for n in most]):
             with self.subTest(fault=fault):
                 prompts = self.prompts(150, 300, 450, 600)
                 link.set_fault(fault)
                 began = time.time()
                 got = ask_all(take, prompts)
-                self.assertLess(time.time() - began, BOUND)
+                self.assertLess(time.time() - began, bound)
                 self.assertEqual(got, ask_all(one, prompts))
-                self.assertIsNotNone(link.died_at)
+                self.until(lambda: link.died_at or not ask(take, prompt(self.random, 150)))  # it may rest first
                 link.set_fault(None)
                 self.fetches_again(take)
         link.end_connections()

@@ -18,6 +18,7 @@ from patience import PATIENCE
 from serving import GYRE, ROOT, Server
 
 SIZE = ("--block-size", "16", "--served-model-name", "m")
+REST = 5  # seconds that a prefill server is left alone for behind a fault
 
 
 def prefill(model, address="127.0.0.1:0", *flags):
@@ -54,7 +55,7 @@ class Between:
         self.port, self.do, self.at = port, do, at
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = self.listener.getsockname()[1]
-        self.open, self.n_given = [], 0
+        self.open, self.n_given, self.hangs = [], 0, 2
         threading.Thread(target=self.accept, daemon=True).start()
 
     def accept(self):
@@ -104,7 +105,7 @@ class Between:
 
     @staticmethod
     def hang(self, data, at):
-        time.sleep(2)
+        time.sleep(self.hangs)
         return None
 
     @staticmethod
@@ -210,10 +211,11 @@ class Roles(unittest.TestCase):
         self.assertEqual(ask(take, prompt(399, 1800))[2], 1792)
         whole = counter.n_given
         counter.close()
-        for k, do in enumerate((Between.cut, Between.flip, Between.hang)):
+        for k, (do, patience) in enumerate(((Between.cut, 300), (Between.flip, 300), (Between.hang, 20))):
             with self.subTest(do=do.__name__):
                 way = Between(give.handover, do, int(0.9 * whole))
-                take = self.start(decode, model, way.address, "--handover-timeout", "3")
+                way.hangs = PATIENCE
+                take = self.start(decode, model, way.address, "--handover-timeout", str(patience))
                 p = prompt(400 + k, 1800)
                 text, tokens, cached = ask(take, p)
                 self.assertEqual((text, tokens), ask(one, p)[:2])
@@ -231,10 +233,10 @@ class Roles(unittest.TestCase):
         self.assertEqual(ask(take, prompt(1))[2], 144)
         give.process.send_signal(signal.SIGKILL)
         give.process.wait()
-        p = prompt(2)
+        began, p = time.time(), prompt(2)
         self.assertEqual(ask(take, p)[:2], ask(one, p)[:2])
-        self.assertEqual(ask(take, prompt(3))[2], 0)  # it is not asked each time
-        self.assertEqual(take.metric("gyre:failed_fetches_total"), 1)
+        self.assertEqual(ask(take, prompt(3))[2], 0)
+        self.is_not_asked_each_time(take, began)
         self.start(prefill, model, "127.0.0.1:%d" % give.handover)
         deadline = time.time() + PATIENCE
         seed = 4
@@ -266,15 +268,19 @@ class Roles(unittest.TestCase):
         self.assertEqual(give.request("GET", "/health")[0], 200)
         self.assertEqual(give.stop(), 0)
 
+    def is_not_asked_each_time(self, take, began):
+        n = take.metric("gyre:failed_fetches_total")
+        self.assertTrue(1 <= n <= 1 + (time.time() - began) // REST, n)
+
     def test_another_model_is_refused(self):
         give = self.start(prefill, "tests/models/qwen3")
         take, one = self.start(decode, "tests/models/llama", give.handover), self.start(Server, "tests/models/llama",
                                                                                         *SIZE)
-        p = prompt(5)
+        began, p = time.time(), prompt(5)
         self.assertEqual(ask(take, p)[:2], ask(one, p)[:2])
         for seed in range(6, 9):
             self.assertEqual(ask(take, prompt(seed))[2], 0)
-        self.assertEqual(take.metric("gyre:failed_fetches_total"), 1)  # it is not asked each time
+        self.is_not_asked_each_time(take, began)
         self.assertEqual(take.stop(), 0)
         self.assertIn("the prefill server has another model, build or number format", "".join(take.log))
 
