@@ -68,6 +68,10 @@ struct backend_ops {
     /* Bytes of one block of a group over all its layers (a state slot for state groups). */
     int64_t (*cache_block_bytes)(const struct loaded *l, int group, int block_size);
 
+    /* Between steps: whether what runs them is there and answers, though none asks it to. A fault is sticky. NULL: the
+     * next step tells. */
+    enum status (*check)(struct device *d, struct error *err);
+
     /* Bytes that caches may take: `share` (0: the backend's choice) of the device's memory, less what is taken of it
      * by whomever and what n executables for the bucket, with blocks of so many tokens and plans of these tables,
      * will take. ERR_MEMORY says why nothing is left. NULL: the memory is the host's, and the engine decides. */

@@ -17,6 +17,7 @@ enum {
     NODE_LEAVE,      // nothing: node 0 ends, and so may this one
     NODE_STILL,      // nothing: the node works on it
     NODE_CACHE_ROOM, // struct node_room. Done: int64_t, bytes
+    NODE_CHECK,      // nothing. Done: nothing
 };
 
 /* What may take as long as it takes, as long as the node says that it works on it. */

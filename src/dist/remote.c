@@ -113,6 +113,10 @@ static void remote_memory(const struct device *d, struct device_memory *out) {
     *out = (struct device_memory){0};
 }
 
+static enum status remote_check(struct device *d, struct error *err) {
+    return ask_for(d, NODE_CHECK, "", 0, NULL, 0, err);
+}
+
 static void remote_close(struct device *d) {
     buf_release(&d->question);
     buf_release(&d->answer);
@@ -246,6 +250,7 @@ const struct backend_ops backend_remote = {
     .max_in_flight = 1,
     .open = remote_open,
     .memory = remote_memory,
+    .check = remote_check,
     .close = remote_close,
     .load = remote_load,
     .unload = remote_unload,

@@ -198,6 +198,7 @@ static enum status answer(struct worker *w, uint32_t kind, struct error *err) {
     case NODE_ALLOC_CACHE: return alloc_cache(w, err);
     case NODE_COMPILE: return compile(w, err);
     case NODE_RUN: return run(w, err);
+    case NODE_CHECK: return expect(w, 0, err);
     case NODE_FAILED: return fail(err, ERR_FORMAT, "%.*s", (int)MIN(w->question.len, 600u), w->question.ptr);
     default: return fail(err, ERR_FORMAT, "node 0 asks for what is not known here");
     }

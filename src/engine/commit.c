@@ -41,14 +41,12 @@ void engine_commit_ahead(struct gyre *g) {
         kv_pool_commit_ahead(&g->pool, g->scheduler.n_running + 1);
 }
 
-int64_t engine_rest_us(const struct gyre *g) {
+int64_t engine_spare_us(const struct gyre *g) {
     bool can = g->pool.commit && g->holds_spare && g->cache_idle_us > 0 && !engine_has_work(g);
     return can ? MAX(g->collected_us + g->cache_idle_us - clock_us(), 0) : -1;
 }
 
-void engine_rest(struct gyre *g) {
-    if (engine_rest_us(g) != 0)
-        return;
+void engine_give_spare(struct gyre *g) {
     kv_pool_uncommit(&g->pool);
     g->holds_spare = false;
 }

@@ -132,6 +132,7 @@ struct gyre {
     int64_t n_steps, n_collected;           // steps started, and collected
     int64_t n_collected_seqs;               // of those, together
     int64_t collected_us;                   // when the last one was
+    int64_t checked_us;                     // when the device was asked last whether it is there
     struct sample_result *results;          // [max_rows], of the step collected last; its events point in here
 
     struct gyre_event
@@ -217,15 +218,19 @@ void engine_free_delivered(struct gyre *g);
  * device. */
 enum status engine_pool_step(struct gyre *g, const struct step *step);
 
+/* lifecycle.c: how long until something is to be done though nothing runs (-1: there is nothing to wait for); that, if
+ * the time has come. A device that nobody asks for a step is asked whether it is there. */
+int64_t engine_rest_us(const struct gyre *g);
+void engine_rest(struct gyre *g);
+
 /* commit.c: memory behind the cache's blocks. The pool's kv_commit, of a struct gyre; what the first batch will want,
- * before there is one; a little more of it, while a step runs; how long until some may go back (-1: there is nothing to
- * wait for); that, if the time has come and nothing runs; and the end of a request that nothing else keeps from its
- * cache than the device's memory. */
+ * before there is one; a little more of it, while a step runs; how long until some may go back (-1: none may); that;
+ * and the end of a request that nothing else keeps from its cache than the device's memory. */
 int engine_commit(void *context, int group, int n);
 void engine_commit_first(struct gyre *g, int max_seqs);
 void engine_commit_ahead(struct gyre *g);
-int64_t engine_rest_us(const struct gyre *g);
-void engine_rest(struct gyre *g);
+int64_t engine_spare_us(const struct gyre *g);
+void engine_give_spare(struct gyre *g);
 void engine_end_starved(struct gyre *g);
 
 /* Writes a sentence to the caller and returns its status. */

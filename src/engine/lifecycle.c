@@ -1,7 +1,10 @@
 /* lifecycle.c - the life of a request in the engine: it is queued, in a step for the first time, over.
  *
- * Calls the scheduler, the fair share and the table of requests only; step.c, commit.c and gyre.c call it. */
+ * Calls the scheduler, the fair share and the table of requests only, and what is done while there are none; step.c,
+ * commit.c and gyre.c call it. */
 #include "engine/engine.h"
+
+#include "base/clock.h"
 
 /* When its turn is: the number of its arrival, or with several tenants its tag, in units of 16 tokens. */
 static int64_t turn_of(struct gyre *g, struct request *r, int64_t arrival) {
@@ -64,5 +67,28 @@ void engine_pause(struct gyre *g, uint64_t id, bool paused) {
 }
 
 bool engine_has_work(const struct gyre *g) {
-    return g->n_busy > g->scheduler.n_paused || g->n_collected < g->n_steps || g->held;
+    return g->n_busy > g->scheduler.n_paused || g->n_collected < g->n_steps || g->held ||
+           (g->failed.status != OK && g->n_busy > 0);
+}
+
+// ---- while nothing runs -----------------------------------------------------------------------------------------
+
+static int64_t check_us(const struct gyre *g) {
+    enum { EACH_US = 2000000 };
+    bool can = g->ops->check && g->failed.status == OK && !engine_has_work(g);
+    return can ? MAX(MAX(g->collected_us, g->checked_us) + EACH_US - clock_us(), 0) : -1;
+}
+
+int64_t engine_rest_us(const struct gyre *g) {
+    int64_t spare_us = engine_spare_us(g), until_check_us = check_us(g);
+    return spare_us < 0 || (until_check_us >= 0 && until_check_us < spare_us) ? until_check_us : spare_us;
+}
+
+void engine_rest(struct gyre *g) {
+    if (engine_spare_us(g) == 0)
+        engine_give_spare(g);
+    if (check_us(g) != 0)
+        return;
+    g->ops->check(g->device, &g->failed);
+    g->checked_us = clock_us();
 }

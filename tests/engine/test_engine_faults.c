@@ -181,6 +181,34 @@ static void a_device_that_breaks_when_asked_for_memory_is_told_as_broken(void **
     }
 }
 
+static enum status is_gone(struct device *d, struct error *err) {
+    (void)d;
+    return fail(err, ERR_DEVICE, "the toy is gone");
+}
+
+/* Nobody asks it for a step: the only request is paused. */
+static void a_device_that_is_gone_while_nothing_runs_ends_who_is_paused(void **state) {
+    (void)state;
+    struct toy_shape shape = PLAIN;
+    shape.vocab_size = VOCAB;
+    static struct backend_ops ops;
+    struct error err;
+    struct world w = {.program = toy_program(&shape)};
+    struct engine_model model = {w.program, LONGEST, -1, NULL, 0};
+    struct record r = {0};
+    ops = *toy_of_depth(depth);
+    ops.check = is_gone;
+    EXPECT_OK(engine_open(&(struct gyre_options){.backend = &ops, .block_size = 4}, &model, &w.g, &err), err);
+    uint64_t id = submit(w.g, ask(&w, 5, 5), &r);
+    engine_pause(w.g, id, true);
+    int64_t us = engine_rest_us(w.g);
+    EXPECT(us >= 0 && us <= 2000000);
+    finish_all(w.g);
+    EXPECT(r.n_done == 1 && r.n_tokens == 0 && strstr(r.error, "the toy is gone"));
+    EXPECT_EQ(engine_rest_us(w.g), -1);
+    world_close(w);
+}
+
 /* What a broken device left in the host's memory is nobody's answer. */
 static void a_device_that_breaks_while_logits_are_fetched_hands_out_none(void **state) {
     (void)state;
@@ -233,6 +261,7 @@ int main(void) {
         cmocka_unit_test(a_broken_device_ends_everything_once),
         cmocka_unit_test(who_comes_while_the_device_breaks_is_told_too),
         cmocka_unit_test(a_device_that_breaks_when_asked_for_memory_is_told_as_broken),
+        cmocka_unit_test(a_device_that_is_gone_while_nothing_runs_ends_who_is_paused),
         cmocka_unit_test(a_device_that_breaks_while_logits_are_fetched_hands_out_none),
         cmocka_unit_test(cancelling_voids_what_was_not_handed_out),
     };

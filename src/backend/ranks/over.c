@@ -99,6 +99,14 @@ enum status over_stays_failed(struct device *d, enum status st, struct error *er
     return ERR_DEVICE;
 }
 
+static enum status over_check_each(struct device *d, struct error *err) {
+    const struct over *t = d->table;
+    enum status st = over_check(d, err);
+    for (int i = 0; i < t->n && st == OK; i++)
+        st = over_ops(t, i)->check ? over_ops(t, i)->check(d->of[i], err) : OK;
+    return over_stays_failed(d, st, err);
+}
+
 // ---- what is loaded ---------------------------------------------------------------------------------------------
 
 struct loading {
@@ -268,6 +276,7 @@ static void fill_common(struct over *t, const struct over *want) {
     ops->rings_beyond = want->far ? NULL : of->rings_beyond; // other hosts record the program as it is
     ops->open = opens[t - tables];
     ops->memory = of->memory ? over_memory : NULL;
+    ops->check = of->check || (want->far && want->far->check) ? over_check_each : NULL;
     ops->close = over_close;
     ops->unload = over_unload;
     ops->join = NULL;

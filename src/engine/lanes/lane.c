@@ -252,10 +252,14 @@ static void wait_for_work(struct lane *s) {
     }
 }
 
+/* An engine that does nothing may fail, too. */
+static bool has_untold_fault(const struct lane *s) { return s->engine->failed.status != OK && !s->state.failed; }
+
 /* Waits while there is nothing to do. Takes the inbox; false: stop. */
 static bool next_work(struct lane *s, struct ticket **inbox, bool *wishes) {
     pthread_mutex_lock(&s->lock);
-    while (!s->inbox && !s->errands && !s->has_wishes && !s->stopping && !engine_has_work(s->engine))
+    while (!s->inbox && !s->errands && !s->has_wishes && !s->stopping && !engine_has_work(s->engine) &&
+           !has_untold_fault(s))
         wait_for_work(s);
     *inbox = s->inbox;
     *wishes = s->has_wishes;

@@ -141,6 +141,18 @@ class Nodes(unittest.TestCase):
     def test_a_node_that_hangs_is_named(self):
         self.failing(lambda o: o.send_signal(signal.SIGSTOP), SHORT)
 
+    def test_a_node_that_dies_or_hangs_while_nobody_asks_is_named(self):
+        for do, patience in ((signal.SIGKILL, LONG), (signal.SIGSTOP, SHORT)):
+            with self.subTest(signal=do):
+                server, others = self.several("tests/models/llama", 3, "--device-option", "patience=%d" % patience)
+                self.assertEqual(server.request("GET", "/health")[0], 200)
+                others[1].send_signal(do)
+                self.assertEqual(server.process.wait(timeout=PATIENCE), 1)
+                self.assertIn("node 2: ", "".join(server.log))
+                for o in others:
+                    o.kill()
+                    o.communicate()
+
     def test_nodes_that_lose_node_0_say_so(self):
         server, others = self.several("tests/models/llama", 2)
         server.process.kill()
