@@ -314,6 +314,31 @@ static void the_next_hour_has_tries_of_its_own(void **state) {
     world_close(&w);
 }
 
+/* While clients ask on, engines die in whatever step comes: each answer ends once, and the next crowd is served. */
+static void engines_that_die_by_turns_lose_nobody(void **state) {
+    enum { ROUNDS = 10, CROWD = 2 * ENGINES };
+    (void)state;
+    struct world w;
+    struct reopening r = {0};
+    struct job jobs[CROWD];
+    struct gyre_error err;
+    int n_failed = 0, n_whole = 0;
+    world_open_reopening(&w, &r, SHORT_HOUR_US);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < CROWD; i++)
+            EXPECT_OK(submit(&w, &jobs[i], &err), err);
+        toy_faults.collect_fails_in = 1 + round * 13; // of some 180 steps of those that run first
+        for (int i = 0; i < CROWD; i++) {
+            enum gyre_finish finish = wait_done(&w, &jobs[i]);
+            EXPECT(finish == GYRE_LENGTH || finish == GYRE_FAILED);
+            n_failed += finish == GYRE_FAILED, n_whole += finish == GYRE_LENGTH;
+        }
+        state_when(&w, 0, round + 1, 0);
+    }
+    EXPECT(n_failed >= ROUNDS && n_whole >= ROUNDS);
+    world_close(&w);
+}
+
 /* The end does not wait until it would be tried again. */
 static void an_end_comes_while_an_engine_is_away(void **state) {
     (void)state;
@@ -354,6 +379,7 @@ int main(void) {
         cmocka_unit_test(an_engine_that_failed_is_opened_anew),
         cmocka_unit_test(another_model_is_not_taken),
         cmocka_unit_test(the_next_hour_has_tries_of_its_own),
+        cmocka_unit_test(engines_that_die_by_turns_lose_nobody),
         cmocka_unit_test(an_end_comes_while_an_engine_is_away),
         cmocka_unit_test(who_drains_opens_nothing),
     };

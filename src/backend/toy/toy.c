@@ -263,9 +263,11 @@ static uint64_t look_at_group(const struct executable *exe, int group, int s, in
 
 // ---- a step -----------------------------------------------------------------------------------------------------
 
+static bool fails_now(atomic_int *steps) { return *steps > 0 && atomic_fetch_sub(steps, 1) == 1; }
+
 static enum status toy_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
                            struct error *err) {
-    if (toy_faults.run_fails_in > 0 && --toy_faults.run_fails_in == 0)
+    if (fails_now(&toy_faults.run_fails_in))
         return fail(err, ERR_DEVICE, "the toy broke when it was started");
     const struct device *d = exe->loaded->device;
     BUG_IF(exe->n_started - exe->n_collected == backend_toy.max_in_flight);
@@ -374,7 +376,7 @@ static enum status toy_collect(struct executable *exe, struct sample_result *res
     const struct batch_plan *plan = exe->plan = step->plan;
     exe->sample = step->sample;
     BUG_IF(!exe->sample && plan->n_rows > 0);
-    if (toy_faults.collect_fails_in > 0 && --toy_faults.collect_fails_in == 0)
+    if (fails_now(&toy_faults.collect_fails_in))
         return fail(err, ERR_DEVICE, "the toy broke while it computed");
     BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs ||
            plan->n_rows > exe->bucket.max_rows);

@@ -28,6 +28,8 @@
 
 #include "core/backend.h"
 
+#include <stdatomic.h>
+
 enum { TOY_MAX_BACK = 9 };
 extern const struct backend_ops backend_toy;
 
@@ -42,9 +44,9 @@ struct program *toy_program(const struct toy_shape *shape);
 /* For tests: what the next steps do wrong: a device that fails at run or collect, or when logits are fetched, or logits
  * that are not numbers after `bad_token`. */
 struct toy_faults {
-    int run_fails_in, collect_fails_in; // steps from now; 0: never
-    int logits_fail_in;                 // rows
-    int32_t bad_token;                  // -1: none
-    bool no_windows;                    // none can be reached
+    atomic_int run_fails_in, collect_fails_in; // steps from now, of all engines; 0 and less: never
+    int logits_fail_in;                        // rows
+    int32_t bad_token;                         // -1: none
+    bool no_windows;                           // none can be reached
 };
 extern struct toy_faults toy_faults;
