@@ -60,7 +60,7 @@ struct matcher *matcher_copy(const struct matcher *from) {
 
 /* Locks, and gives the machine its bounds for one call. */
 static struct machine *begin(struct matcher *m, size_t n_bytes) {
-    pthread_rwlock_wrlock(&m->shared->lock);
+    shared_lock_write(m->shared);
     machine_allow(m->shared->machine, n_bytes);
     return m->shared->machine;
 }
@@ -96,7 +96,7 @@ static uint32_t known_next(struct matcher *m, int32_t token) {
     uint32_t next = 0;
     if (!is_plain_text(t, token))
         return 0;
-    pthread_rwlock_rdlock(&m->shared->lock);
+    shared_lock_read(m->shared);
     if (machine_is_full(m->shared->machine) ||
         !config_known_steps(m->shared->machine, top(m), t->text_of[token], &next))
         next = 0;
@@ -105,7 +105,7 @@ static uint32_t known_next(struct matcher *m, int32_t token) {
 }
 
 static bool known_mask(struct matcher *m, uint32_t *bits) {
-    pthread_rwlock_rdlock(&m->shared->lock);
+    shared_lock_read(m->shared);
     bool is_known = !machine_is_full(m->shared->machine) && shared_known_mask(m->shared, top(m), bits);
     pthread_rwlock_unlock(&m->shared->lock);
     return is_known;
@@ -174,7 +174,7 @@ void matcher_mask(struct matcher *m, uint32_t *bits) {
 bool matcher_may_end(const struct matcher *m) {
     if (top(m) == ENDED || m->err.status != OK)
         return top(m) == ENDED;
-    pthread_rwlock_rdlock(&m->shared->lock);
+    shared_lock_read(m->shared);
     bool may = m->shared->machine->configs.at[top(m)].may_end;
     pthread_rwlock_unlock(&m->shared->lock);
     return may;
@@ -213,17 +213,33 @@ static bool takes_special(const struct shared *s, uint32_t config) {
     return false;
 }
 
+/* The byte that must come behind a config, or CONFIG_FREE; kept there. */
+static int forced_byte(struct shared *s, uint32_t config) {
+    struct machine *machine = s->machine;
+    if (machine->configs.at[config].forced == CONFIG_UNASKED) {
+        struct rx_set first = config_first_bytes(machine, config);
+        bool is_free = machine->configs.at[config].may_end || takes_special(s, config) || machine->failed != OK;
+        machine->configs.at[config].forced = (int16_t)(is_free ? CONFIG_FREE : only_byte(&first));
+    }
+    return machine->configs.at[config].forced;
+}
+
+/* Most of the time nothing is forced and that is known: it is read beside others who read. */
+static bool is_known_free(struct matcher *m) {
+    shared_lock_read(m->shared);
+    bool is_free = m->shared->machine->configs.at[top(m)].forced == CONFIG_FREE;
+    pthread_rwlock_unlock(&m->shared->lock);
+    return is_free;
+}
+
 size_t matcher_forced(struct matcher *m, size_t max, struct buf *out) {
     size_t n = 0;
-    if (top(m) == ENDED || m->err.status != OK)
+    if (top(m) == ENDED || m->err.status != OK || is_known_free(m))
         return 0;
     struct machine *machine = begin(m, max);
     for (uint32_t at = top(m); n < max && at && machine->failed == OK; n++) {
-        if (machine->configs.at[at].may_end || takes_special(m->shared, at))
-            break;
-        struct rx_set first = config_first_bytes(machine, at);
-        int byte = only_byte(&first);
-        if (byte < 0)
+        int byte = forced_byte(m->shared, at);
+        if (byte == CONFIG_FREE)
             break;
         at = config_step(machine, at, (uint8_t)byte);
         buf_push(out, (char)byte);

@@ -91,6 +91,30 @@ static void init_lock(pthread_rwlock_t *lock) {
     pthread_rwlockattr_destroy(&attributes);
 }
 
+enum { LOOKS = 1000 };
+
+static void pause_a_little(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+void shared_lock_read(struct shared *s) {
+    for (int i = 0; i < LOOKS; i++, pause_a_little())
+        if (pthread_rwlock_tryrdlock(&s->lock) == 0)
+            return;
+    pthread_rwlock_rdlock(&s->lock);
+}
+
+void shared_lock_write(struct shared *s) {
+    for (int i = 0; i < LOOKS; i++, pause_a_little())
+        if (pthread_rwlock_trywrlock(&s->lock) == 0)
+            return;
+    pthread_rwlock_wrlock(&s->lock);
+}
+
 static enum status shared_open(struct grammar *g, struct token_trie *trie, struct shared **out, struct error *err) {
     struct shared *s = xcalloc(1, sizeof *s);
     const struct net *p = g->net;
@@ -133,7 +157,7 @@ enum status shared_get(struct grammar *g, struct token_trie *trie, struct shared
     while (s && s->trie != trie)
         s = s->next;
     if (s) {
-        pthread_rwlock_rdlock(&s->lock);
+        shared_lock_read(s);
         bool large = machine_bytes(s->machine) > g->memory_bytes / 4;
         pthread_rwlock_unlock(&s->lock);
         if (large) {
@@ -193,7 +217,7 @@ size_t grammar_bytes(struct grammar *g) {
     pthread_mutex_lock(&g->lock);
     size_t n = sizeof *g + net_bytes(g->net);
     for (struct shared *s = g->current; s; s = s->next) {
-        pthread_rwlock_rdlock(&s->lock);
+        shared_lock_read(s);
         n += machine_bytes(s->machine) + (s->trie ? (size_t)s->n_slots * (size_t)s->trie->n_words * 4 : 0);
         pthread_rwlock_unlock(&s->lock);
     }

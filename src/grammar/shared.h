@@ -45,6 +45,10 @@ struct grammar {
     struct shared *current; // list, one a vocabulary
 };
 
+/* Who is kept out looks again for some microseconds before it sleeps: a new mask takes thirty, to be woken as long. */
+void shared_lock_read(struct shared *shared);
+void shared_lock_write(struct shared *shared);
+
 enum status shared_get(struct grammar *grammar, struct token_trie *trie, struct shared **out, struct error *err);
 void shared_put(struct shared *shared);
 

@@ -32,7 +32,11 @@ static uint32_t intern(struct machine *m, bool may_end) {
             same_bytes(m->threads.at + c->first, m->next.at, n * sizeof *m->next.at))
             return found - 1;
     }
-    struct config c = {.first = (uint32_t)m->threads.n, .n = (uint32_t)n, .may_end = may_end, .mask = -1};
+    struct config c = {.first = (uint32_t)m->threads.n,
+                       .n = (uint32_t)n,
+                       .may_end = may_end,
+                       .forced = CONFIG_UNASKED,
+                       .mask = -1};
     for (size_t i = 0; i < n; i++)
         VEC_PUSH(m->threads, m->next.at[i]);
     VEC_PUSH(m->configs, c);

@@ -9,7 +9,7 @@ struct machine *machine_open(const struct net *net, size_t max_bytes, struct err
     m->rx->max_nodes = UINT32_MAX; // memory is the bound from here on
     VEC_PUSH(m->frames, (struct frame){0});
     VEC_PUSH(m->rows, (struct row){0});
-    VEC_PUSH(m->configs, (struct config){.mask = -1});
+    VEC_PUSH(m->configs, (struct config){.forced = CONFIG_FREE, .mask = -1});
     VEC_PUSH(m->member_bits, 0); // so that an empty list of them has an address
     VEC_PUSH(m->texts, (struct text_node){0});
     VEC_PUSH(m->texts, (struct text_node){0}); // the empty one

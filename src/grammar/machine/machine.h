@@ -59,8 +59,10 @@ struct thread {
 struct config {
     uint32_t first, n; // threads, sorted
     bool may_end;
-    int32_t mask; // slot of its mask; -1
+    int16_t forced; // the byte that must come; CONFIG_FREE, or CONFIG_UNASKED
+    int32_t mask;   // slot of its mask; -1
 };
+enum { CONFIG_FREE = -1, CONFIG_UNASKED = -2 };
 
 /* What has been seen of an object's members: see ir_members. */
 struct member_state {
