@@ -43,10 +43,9 @@ static enum status check_alias(const struct loaded *l, const struct compiled *c,
         bool is_state = l->program->groups[l->caches[i].group].kind == CACHE_STATE;
         bool is_given =
             c->copies == NO_COPIES || (c->copies == STATE_SLOTS ? is_state : l->caches[i].group == c->copies);
-        if (is_given && c->dense == 0)
-            given += shape_count(l->caches[i].shape);
-        if (is_given && (c->dense > 0 || c->shape.is_dense) && dense_has(l, i))
-            given += shape_count(dense_shape(l, &c->shape, i));
+        bool is_copy = !c->drains && dense_stands_for(l, &c->shape, i);
+        if (is_given)
+            given += shape_count(is_copy ? dense_shape(l, &c->shape, i) : l->caches[i].shape);
     }
     return c->bytes.aliased >= given || c->bytes.arguments == 0
                ? OK
@@ -84,7 +83,7 @@ static void lower(const struct loaded *l, const struct compiled *c, struct buf *
     else if (c->dense == DENSE_ZEROS)
         xla_lower_dense_zeros(l, &c->shape, text);
     else if (c->dense > 0)
-        xla_lower_fill(l, &c->shape, c->copies, c->dense, text);
+        (c->drains ? xla_lower_drain : xla_lower_fill)(l, &c->shape, c->copies, c->dense, text);
     else
         xla_lower_copies(l, c->copies, text);
 }
@@ -197,7 +196,7 @@ static bool is_same(const struct compiled *a, const struct compiled *b) {
     const struct launch_shape *x = &a->shape, *y = &b->shape;
     return a->copies == b->copies && x->n_seqs == y->n_seqs && x->n_queries == y->n_queries && x->n_rows == y->n_rows &&
            x->context == y->context && x->draws == y->draws && x->n_steps == y->n_steps && x->n_fed == y->n_fed &&
-           x->is_dense == y->is_dense && a->dense == b->dense;
+           x->is_dense == y->is_dense && a->dense == b->dense && a->drains == b->drains;
 }
 
 static enum status find_or_add(struct loaded *l, struct compiled wanted, const struct compiled **out,
@@ -224,6 +223,12 @@ enum status compiled_dense(struct loaded *l, const struct launch_shape *shape, i
     struct launch_shape arrays = {.n_seqs = shape->n_seqs, .context = shape->context, .n_queries = 1, .is_dense = true};
     int copies = dense == DENSE_ZEROS ? NO_COPIES : group;
     return find_or_add(l, (struct compiled){.shape = arrays, .copies = copies, .dense = dense}, out, err);
+}
+
+enum status compiled_drain(struct loaded *l, const struct launch_shape *shape, int n, int group,
+                           const struct compiled **out, struct error *err) {
+    struct launch_shape arrays = {.n_seqs = shape->n_seqs, .context = shape->context, .n_queries = 1, .is_dense = true};
+    return find_or_add(l, (struct compiled){.shape = arrays, .copies = group, .dense = n, .drains = true}, out, err);
 }
 
 void compiled_release(struct loaded *l) {

@@ -8,8 +8,9 @@
 
 struct compiled {
     struct launch_shape shape;
-    int copies; // of which group, or STATE_SLOTS; NO_COPIES: a step
-    int dense;  // of dense copies of the shape: DENSE_ZEROS, or a fill of so many blocks of group `copies`; 0: neither
+    int copies;  // of which group, or STATE_SLOTS; NO_COPIES: a step
+    int dense;   // of dense copies of the shape: DENSE_ZEROS, or a fill of so many blocks of group `copies`; 0: neither
+    bool drains; // such a fill the other way
     struct pjrt_loaded *program;
     struct pjrt_program_bytes bytes;
     int n_outputs;
@@ -21,6 +22,8 @@ enum status compiled_step(struct loaded *l, const struct launch_shape *shape, co
                           struct error *err);
 enum status compiled_copies(struct loaded *l, int group, const struct compiled **out, struct error *err);
 enum status compiled_dense(struct loaded *l, const struct launch_shape *shape, int dense, int group,
+                           const struct compiled **out, struct error *err);
+enum status compiled_drain(struct loaded *l, const struct launch_shape *shape, int n, int group,
                            const struct compiled **out, struct error *err);
 void compiled_release(struct loaded *l);
 

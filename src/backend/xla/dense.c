@@ -1,4 +1,4 @@
-/* dense.c - see dense.h: who is in which row, and what is to be filled. */
+/* dense.c - see dense.h: who is in which row, what is to be filled, and what is newer than its block. */
 #include "backend/xla/dense.h"
 
 #include "backend/xla/cache.h"
@@ -20,13 +20,14 @@ struct dense {
     int width[MAX_CACHE_GROUPS];
     struct slot *slots[MAX_CACHE_GROUPS]; // [n_seqs][width]
     int32_t *versions[MAX_CACHE_GROUPS];  // [n_blocks]
+    int32_t *newer[MAX_CACHE_GROUPS];     // [n_blocks]: the slot that is newer than the block; -1: none is
     int32_t *fill, *ints;                 // [FILL_INTS][FILL_MANY]: what is noted, and what a launch is given
     int most_seqs;
     int *rows, *order;    // [most_seqs]
     bool *is_stale;       // [most_seqs]
     int n_fill, n_unused; // n_unused: steps in a row that needed less
     bool is_large;        // for the launch at hand
-    int64_t n_filled;
+    int64_t n_filled, n_drained;
 };
 
 enum { UNUSED_STEPS = 64 };
@@ -40,6 +41,8 @@ struct pjrt_buffer **dense_buffer(struct loaded *l, int array) {
 }
 
 int64_t dense_count(const struct loaded *l) { return l->dense ? l->dense->n_filled : 0; }
+
+int64_t dense_drained(const struct loaded *l) { return l->dense ? l->dense->n_drained : 0; }
 
 bool dense_can(const struct loaded *l) { return !l->has_int8_cache || !is_tiled(l->device); }
 
@@ -58,8 +61,11 @@ static struct dense *new_dense(const struct loaded *l) {
     d->buffers = xcalloc((size_t)l->n_caches + 1, sizeof *d->buffers);
     d->fill = xcalloc((size_t)FILL_INTS * FILL_MANY, sizeof *d->fill);
     d->ints = xcalloc((size_t)FILL_INTS * FILL_MANY, sizeof *d->ints);
-    for (int g = 0; g < l->program->n_groups; g++)
+    for (int g = 0; g < l->program->n_groups; g++) {
         d->versions[g] = xcalloc((size_t)l->n_blocks[g] + 1, sizeof *d->versions[g]);
+        d->newer[g] = xcalloc((size_t)l->n_blocks[g] + 1, sizeof *d->newer[g]);
+        memset(d->newer[g], -1, ((size_t)l->n_blocks[g] + 1) * sizeof *d->newer[g]);
+    }
     return d;
 }
 
@@ -106,6 +112,7 @@ void dense_free(struct loaded *l) {
     drop_arrays(l);
     for (int g = 0; g < l->program->n_groups; g++) {
         free(d->versions[g]);
+        free(d->newer[g]);
         free(d->slots[g]);
     }
     free(d->buffers);
@@ -124,8 +131,7 @@ int64_t dense_bytes(const struct loaded *l, int n_seqs, int block_size, const in
     int64_t n = 0;
     for (int g = 0; g < l->program->n_groups; g++)
         if (dense_is_paged(l, g))
-            n += (int64_t)n_seqs * MIN(table_width[g], longest(l, block_size)) *
-                 cache_block_bytes(l, g, block_size);
+            n += (int64_t)n_seqs * MIN(table_width[g], longest(l, block_size)) * cache_block_bytes(l, g, block_size);
     return n;
 }
 
@@ -217,11 +223,145 @@ void dense_arrange(const struct loaded *l, const struct batch_plan *plan, int *s
     memcpy(seqs, order, (size_t)n * sizeof *seqs);
 }
 
+/* ---- launches that fill or drain ---- */
+
+/* The n from `first` on of what is noted of a group, padded. */
+static void pack_fill(const struct loaded *l, int group, int first, int n) {
+    struct dense *d = l->dense;
+    const int32_t none[FILL_INTS] = {[FILL_ROW] = d->shape.n_seqs, [FILL_BLOCK] = l->n_blocks[group]};
+    for (int k = 0; k < FILL_INTS; k++)
+        for (int i = 0; i < n; i++)
+            d->ints[k * n + i] = first + i < d->n_fill ? d->fill[k * FILL_MANY + first + i] : none[k];
+}
+
+static enum status launch_fill(struct loaded *l, const struct compiled *program, int n_arrays, int n,
+                               struct error *err) {
+    const struct pjrt *p = l->device->pjrt;
+    struct pjrt_buffer *ints;
+    TRY(pjrt_upload(p, l->device->index, PJRT_S32, (int64_t[]){FILL_INTS * n}, 1, l->dense->ints, &ints, err));
+    for (int i = 0; i < n_arrays; i++) {
+        int array = l->array_ids[i];
+        l->arguments[i] = l->caches[array].buffer;
+        l->arguments[n_arrays + i] = l->dense->buffers[array];
+        l->given[i] = program->drains ? &l->caches[array].buffer : &l->dense->buffers[array];
+    }
+    l->arguments[2 * n_arrays] = ints;
+    enum status st = compiled_execute(l, program, 2 * n_arrays + 1, err);
+    pjrt_buffer_free(p, ints);
+    for (int i = 0; i < n_arrays && st == OK; i++) {
+        pjrt_buffer_free(p, *l->given[i]);
+        *l->given[i] = l->outputs[i];
+    }
+    return st;
+}
+
+/* Brings what is noted of a group: into the copies, or out of them. */
+static enum status bring(struct loaded *l, int group, bool is_drain, struct error *err) {
+    struct dense *d = l->dense;
+    int n = d->n_fill <= 2 * FILL_FEW ? FILL_FEW : FILL_MANY, n_arrays = copied_arrays(l, group, l->array_ids);
+    const struct compiled *program;
+    if (d->n_fill == 0)
+        return OK;
+    TRY((is_drain ? compiled_drain : compiled_dense)(l, &d->shape, n, group, &program, err));
+    for (int first = 0; first < d->n_fill; first += n) {
+        pack_fill(l, group, first, n);
+        TRY(launch_fill(l, program, n_arrays, n, err));
+    }
+    *(is_drain ? &d->n_drained : &d->n_filled) += d->n_fill;
+    d->n_fill = 0;
+    return OK;
+}
+
+static enum status note_brought(struct loaded *l, int group, bool is_drain, const int32_t values[FILL_INTS],
+                                struct error *err) {
+    struct dense *d = l->dense;
+    for (int k = 0; k < FILL_INTS; k++)
+        d->fill[k * FILL_MANY + d->n_fill] = values[k];
+    return ++d->n_fill == FILL_MANY ? bring(l, group, is_drain, err) : OK;
+}
+
+/* ---- draining ---- */
+
+/* Notes the block, if its copy is newer. */
+static enum status drain_block(struct loaded *l, int group, int32_t block, struct error *err) {
+    struct dense *d = l->dense;
+    int32_t at = block < 0 ? -1 : d->newer[group][block];
+    if (at < 0)
+        return OK;
+    d->newer[group][block] = -1;
+    return note_brought(
+        l, group, true,
+        (int32_t[FILL_INTS]){
+            [FILL_ROW] = at / d->width[group], [FILL_SLOT] = at % d->width[group], [FILL_BLOCK] = block},
+        err);
+}
+
+/* Notes the block of a slot, if it is that slot that is newer: something else is to stand there. */
+static enum status drain_slot(struct loaded *l, int group, const struct slot *slot, struct error *err) {
+    const struct dense *d = l->dense;
+    bool is_newer = slot->block >= 0 && d->newer[group][slot->block] == (int32_t)(slot - d->slots[group]);
+    return is_newer ? drain_block(l, group, slot->block, err) : OK;
+}
+
+static enum status drain_all(struct loaded *l, struct error *err) {
+    struct dense *d = l->dense;
+    for (int g = 0; g < l->program->n_groups; g++) {
+        for (int i = 0; dense_is_paged(l, g) && i < d->shape.n_seqs * d->width[g]; i++)
+            TRY(drain_slot(l, g, &d->slots[g][i], err));
+        TRY(bring(l, g, true, err));
+    }
+    return OK;
+}
+
+/* What a sequence's next rows, n_steps in a row of the copies, put out of its place there; of one that is filled anew
+ * all that stands in the row, and what it is filled from. */
+static enum status drain_row(struct loaded *l, const struct batch_plan *plan, int group, int seq, int row, int n_steps,
+                             struct error *err) {
+    struct dense *d = l->dense;
+    int position = position_of(plan, seq), last = (position + n_steps - 1) / l->block_size;
+    if (d->is_stale[row])
+        for (int e = 0; e < d->width[group]; e++)
+            TRY(drain_slot(l, group, slot_of(d, group, row, e), err));
+    for (int e = first_entry(l, group, position); d->is_stale[row] && e * l->block_size < position; e++)
+        TRY(drain_block(l, group, block_of(plan, group, seq, e), err));
+    for (int e = position / l->block_size; e <= last; e++) {
+        const struct slot *slot = slot_of(d, group, row, e);
+        if (slot->block != block_of(plan, group, seq, e))
+            TRY(drain_slot(l, group, slot, err));
+    }
+    return OK;
+}
+
+enum status dense_drain_rows(struct loaded *l, const struct batch_plan *plan, const int *seqs, int n,
+                             struct error *err) {
+    for (int g = 0; l->dense && g < l->program->n_groups; g++) {
+        if (!dense_is_paged(l, g))
+            continue;
+        for (int i = 0; i < n; i++) {
+            int position = position_of(plan, seqs[i]);
+            for (int e = first_entry(l, g, position); e * l->block_size < position; e++)
+                TRY(drain_block(l, g, block_of(plan, g, seqs[i], e), err));
+        }
+        TRY(bring(l, g, true, err));
+    }
+    return OK;
+}
+
+enum status dense_drain_copied(struct loaded *l, const struct cache_copy *copies, int n, struct error *err) {
+    for (int i = 0; i < n && l->dense; i++)
+        if (copies[i].group >= 0 && dense_is_paged(l, copies[i].group)) {
+            TRY(drain_block(l, copies[i].group, copies[i].from, err));
+            TRY(bring(l, copies[i].group, true, err));
+        }
+    return OK;
+}
+
 /* ---- filling ---- */
 
 static enum status make_arrays(struct loaded *l, const struct launch_shape *s, struct error *err) {
     struct dense *d = l->dense;
     const struct compiled *zeros;
+    TRY(drain_all(l, err));
     drop_arrays(l);
     TRY(compiled_dense(l, s, DENSE_ZEROS, 0, &zeros, err));
     TRY(compiled_execute(l, zeros, 0, err));
@@ -239,58 +379,12 @@ static enum status make_arrays(struct loaded *l, const struct launch_shape *s, s
     return OK;
 }
 
-/* The n from `first` on of what is noted, padded. */
-static void pack_fill(struct dense *d, int first, int n) {
-    for (int k = 0; k < FILL_INTS; k++)
-        for (int i = 0; i < n; i++)
-            d->ints[k * n + i] = first + i < d->n_fill ? d->fill[k * FILL_MANY + first + i]
-                                 : k == FILL_ROW       ? d->shape.n_seqs
-                                                       : 0;
-}
-
-static enum status launch_fill(struct loaded *l, const struct compiled *program, int n_arrays, int n,
-                               struct error *err) {
-    const struct pjrt *p = l->device->pjrt;
-    struct pjrt_buffer **buffers = l->dense->buffers, *ints;
-    TRY(pjrt_upload(p, l->device->index, PJRT_S32, (int64_t[]){FILL_INTS * n}, 1, l->dense->ints, &ints, err));
-    for (int i = 0; i < n_arrays; i++) {
-        l->arguments[i] = l->caches[l->array_ids[i]].buffer;
-        l->arguments[n_arrays + i] = buffers[l->array_ids[i]];
-    }
-    l->arguments[2 * n_arrays] = ints;
-    enum status st = compiled_execute(l, program, 2 * n_arrays + 1, err);
-    pjrt_buffer_free(p, ints);
-    for (int i = 0; i < n_arrays && st == OK; i++) {
-        pjrt_buffer_free(p, buffers[l->array_ids[i]]);
-        buffers[l->array_ids[i]] = l->outputs[i];
-    }
-    return st;
-}
-
-/* Brings what is noted of a group. */
-static enum status fill(struct loaded *l, int group, struct error *err) {
-    struct dense *d = l->dense;
-    int n = d->n_fill <= 2 * FILL_FEW ? FILL_FEW : FILL_MANY, n_arrays = copied_arrays(l, group, l->array_ids);
-    const struct compiled *program;
-    TRY(compiled_dense(l, &d->shape, n, group, &program, err));
-    for (int first = 0; first < d->n_fill; first += n) {
-        pack_fill(d, first, n);
-        TRY(launch_fill(l, program, n_arrays, n, err));
-    }
-    d->n_filled += d->n_fill;
-    d->n_fill = 0;
-    return OK;
-}
-
 static enum status note(struct loaded *l, int group, int row, int slot, int32_t block, int n_tokens,
                         struct error *err) {
     struct dense *d = l->dense;
-    const int32_t values[FILL_INTS] = {row, slot, MAX(block, 0), n_tokens};
-    for (int k = 0; k < FILL_INTS; k++)
-        d->fill[k * FILL_MANY + d->n_fill] = values[k];
     d->slots[group][(int64_t)row * d->width[group] + slot] =
         (struct slot){block, block < 0 ? 0 : d->versions[group][block]};
-    return ++d->n_fill == FILL_MANY ? fill(l, group, err) : OK;
+    return note_brought(l, group, false, (int32_t[FILL_INTS]){row, slot, MAX(block, 0), n_tokens}, err);
 }
 
 /* Slots of a row as the sequence's next token needs them: blocks that it sees, zeros where another's are. */
@@ -309,7 +403,7 @@ static enum status fill_row(struct loaded *l, const struct batch_plan *plan, int
     return OK;
 }
 
-enum status dense_prepare(struct loaded *l, const struct batch_plan *plan, const int *seqs, int n,
+enum status dense_prepare(struct loaded *l, const struct batch_plan *plan, const int *seqs, int n, int n_steps,
                           const struct launch_shape *s, struct error *err) {
     struct dense *d = l->dense;
     if (d->shape.n_seqs != s->n_seqs || d->shape.context != s->context)
@@ -319,11 +413,17 @@ enum status dense_prepare(struct loaded *l, const struct batch_plan *plan, const
     for (int i = 0; i < n; i++)
         is_stale[i] = !has_row(l, plan, seqs[i], i);
     for (int g = 0; g < l->program->n_groups && st == OK; g++) {
+        if (!dense_is_paged(l, g))
+            continue;
         for (int i = 0; i < n && st == OK; i++)
-            if (dense_is_paged(l, g) && is_stale[i])
+            st = drain_row(l, plan, g, seqs[i], i, n_steps, err);
+        if (st == OK)
+            st = bring(l, g, true, err);
+        for (int i = 0; i < n && st == OK; i++)
+            if (is_stale[i])
                 st = fill_row(l, plan, g, seqs[i], i, err);
-        if (d->n_fill > 0 && st == OK)
-            st = fill(l, g, err);
+        if (st == OK)
+            st = bring(l, g, false, err);
     }
     return st;
 }
@@ -339,15 +439,20 @@ void dense_put(struct loaded *l, const struct batch_plan *plan, const int *seqs,
                 last = (position_of(plan, seqs[i]) + n_steps - 1) / l->block_size;
             for (int e = first; e <= last; e++) {
                 int32_t block = block_of(plan, g, seqs[i], e);
-                if (block >= 0)
-                    *slot_of(d, g, i, e) = (struct slot){block, ++d->versions[g][block]};
+                struct slot *slot = slot_of(d, g, i, e);
+                if (block < 0)
+                    continue;
+                *slot = (struct slot){block, ++d->versions[g][block]};
+                d->newer[g][block] = (int32_t)(slot - d->slots[g]);
             }
         }
 }
 
 void dense_wrote_block(struct loaded *l, int group, int block) {
-    if (l->dense && dense_is_paged(l, group))
+    if (l->dense && dense_is_paged(l, group)) {
         l->dense->versions[group][block]++;
+        l->dense->newer[group][block] = -1;
+    }
 }
 
 void dense_wrote_rows(struct loaded *l, const struct batch_plan *plan, int seq, int n_steps) {

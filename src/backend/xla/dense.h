@@ -2,9 +2,11 @@
  *
  * A product reads keys [sequences, heads, tokens, dim] as they lie. Of paged caches it reads what was gathered by the
  * block table, which moves them three times a step. So such sequences have rows of dense arrays, which are filled out
- * of their blocks when they come; from then on each step puts its keys and values into both. Blocks stay what counts:
- * whatever else writes one makes the copies of it stale, and a row that is stale is filled anew before it is read. A
- * row that nobody has is left as it is.
+ * of their blocks when they come; from then on each step puts its keys and values there alone, and the blocks are
+ * behind. One that is gets its copy's content before anything reads it (a launch of several rows, a copy, another row
+ * that is filled) and before something else takes that place: then it is drained. Whatever else writes a block makes
+ * the copies of it stale, and a row that is stale is filled anew before it is read. A row that nobody has is left as it
+ * is.
  *
  * Array i of the caches [blocks, heads, block_size, dim] has as its dense one [sequences, heads, width * block_size,
  * dim]: of the blocks that a sequence has or its window sees, entry e of its table stands at slot e % width. What of it
@@ -34,10 +36,15 @@ void dense_arrange(const struct loaded *l, const struct batch_plan *plan, int *s
 void dense_keep_size(struct loaded *l, struct launch_shape *s);
 /* Before such a launch: makes the arrays, if they are not of its shape, and fills rows that are not what they should
  * be. */
-enum status dense_prepare(struct loaded *l, const struct batch_plan *plan, const int *seqs, int n,
+enum status dense_prepare(struct loaded *l, const struct batch_plan *plan, const int *seqs, int n, int n_steps,
                           const struct launch_shape *s, struct error *err);
 /* Behind it: n_steps tokens of each sequence were put into its row. */
 void dense_put(struct loaded *l, const struct batch_plan *plan, const int *seqs, int n, int n_steps);
+
+/* Before a launch that reads blocks, and before copies of some: brings those up to date that it reads. */
+enum status dense_drain_rows(struct loaded *l, const struct batch_plan *plan, const int *seqs, int n,
+                             struct error *err);
+enum status dense_drain_copied(struct loaded *l, const struct cache_copy *copies, int n, struct error *err);
 
 /* What wrote blocks otherwise: rows of a sequence, the last of them for so many steps; a copy. */
 void dense_wrote_rows(struct loaded *l, const struct batch_plan *plan, int seq, int n_steps);
@@ -45,3 +52,4 @@ void dense_wrote_block(struct loaded *l, int group, int block);
 
 struct pjrt_buffer **dense_buffer(struct loaded *l, int array); // of an array that has a copy
 int64_t dense_count(const struct loaded *l);                    // rows' blocks that were filled so far
+int64_t dense_drained(const struct loaded *l);                  // and blocks that were brought up to date

@@ -5,6 +5,10 @@ bool dense_is_paged(const struct loaded *l, int group) { return l->program->grou
 
 bool dense_has(const struct loaded *l, int array) { return dense_is_paged(l, l->caches[array].group); }
 
+bool dense_stands_for(const struct loaded *l, const struct launch_shape *s, int array) {
+    return s->is_dense && dense_has(l, array);
+}
+
 int dense_width(const struct loaded *l, const struct launch_shape *s, int group) {
     struct launch_shape most = *s;
     most.n_queries = 1;

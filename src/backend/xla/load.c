@@ -55,6 +55,7 @@ void load_free(struct loaded *l) {
     free(l->arguments);
     free(l->outputs);
     free(l->array_ids);
+    free(l->given);
     free(l->rank_ints);
     replicas_leave(l->replicas);
     free(l);
@@ -96,6 +97,7 @@ static enum status load(struct loaded *l, const struct load_options *options, st
     l->arguments = xcalloc(2 * (size_t)l->n_caches + 2 * (size_t)l->n_weights + 4, sizeof *l->arguments);
     l->outputs = xcalloc(n_outputs, sizeof *l->outputs);
     l->array_ids = xcalloc((size_t)l->n_caches + 1, sizeof *l->array_ids);
+    l->given = xcalloc((size_t)l->n_caches + 1, sizeof *l->given);
     return weights_place(l, options->dummy_weights, &options->progress, err);
 }
 

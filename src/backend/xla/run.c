@@ -39,19 +39,26 @@ static bool draws(const struct executable *exe, const struct piece *piece) {
 static struct pjrt_buffer **fed_now(struct executable *exe) { return &exe->fed[(exe->n_run - 1) & 1]; }
 static struct pjrt_buffer **fed_before(struct executable *exe) { return &exe->fed[exe->n_run & 1]; }
 
+/* Caches, and the copies that stand for others of them, as a launch takes and leaves them; returns how many. */
+static int list_caches(struct loaded *l, const struct launch_shape *s, struct pjrt_buffer ***out) {
+    int n = 0;
+    for (int i = 0; i < l->n_caches; i++)
+        if (!dense_stands_for(l, s, i))
+            out[n++] = &l->caches[i].buffer;
+    for (int i = 0; i < l->n_caches; i++)
+        if (dense_stands_for(l, s, i))
+            out[n++] = dense_buffer(l, i);
+    return n;
+}
+
 /* What the program gives, to where it belongs: caches first. */
 static void take_outputs(struct executable *exe, struct piece *piece) {
     struct loaded *l = exe->loaded;
-    int n = l->n_caches;
-    for (int i = 0; i < l->n_caches; i++) {
-        pjrt_buffer_free(l->device->pjrt, l->caches[i].buffer); // given away: only the handle is left
-        l->caches[i].buffer = l->outputs[i];
+    int n = list_caches(l, &piece->shape, l->given);
+    for (int i = 0; i < n; i++) {
+        pjrt_buffer_free(l->device->pjrt, *l->given[i]); // given away: only the handle is left
+        *l->given[i] = l->outputs[i];
     }
-    for (int i = 0; i < l->n_caches; i++)
-        if (piece->shape.is_dense && dense_has(l, i)) {
-            pjrt_buffer_free(l->device->pjrt, *dense_buffer(l, i));
-            *dense_buffer(l, i) = l->outputs[n++];
-        }
     if (exe->n_fed > 0) {
         pjrt_buffer_free(l->device->pjrt, *fed_now(exe));
         *fed_now(exe) = l->outputs[n++];
@@ -70,12 +77,9 @@ static void take_outputs(struct executable *exe, struct piece *piece) {
 
 static int fill_arguments(struct executable *exe, const struct piece *piece, struct pjrt_buffer *numbers) {
     struct loaded *l = exe->loaded;
-    int n = 0;
-    for (int i = 0; i < l->n_caches; i++)
-        l->arguments[n++] = l->caches[i].buffer;
-    for (int i = 0; i < l->n_caches; i++)
-        if (piece->shape.is_dense && dense_has(l, i))
-            l->arguments[n++] = *dense_buffer(l, i);
+    int n = list_caches(l, &piece->shape, l->given);
+    for (int i = 0; i < n; i++)
+        l->arguments[i] = *l->given[i];
     if (exe->n_fed > 0)
         l->arguments[n++] = *fed_now(exe);
     for (int i = 0; i < l->n_weights; i++) {
@@ -97,8 +101,11 @@ static void note_prepared(struct executable *exe, int64_t since_us, int64_t comp
 static enum status prepare_caches(struct executable *exe, const struct piece *piece, struct error *err) {
     struct loaded *l = exe->loaded;
     int64_t start = clock_us(), compiled = l->compile_us;
+    const int *seqs = exe->seqs + piece->first_seq;
     if (piece->shape.is_dense)
-        TRY(dense_prepare(l, exe->plan, exe->seqs + piece->first_seq, piece->n_seqs, &piece->shape, err));
+        TRY(dense_prepare(l, exe->plan, seqs, piece->n_seqs, piece->n_loop, &piece->shape, err));
+    else
+        TRY(dense_drain_rows(l, exe->plan, seqs, piece->n_seqs, err));
     note_prepared(exe, start, compiled);
     return OK;
 }
@@ -106,6 +113,7 @@ static enum status prepare_caches(struct executable *exe, const struct piece *pi
 static enum status copy_blocks(struct executable *exe, struct error *err) {
     struct loaded *l = exe->loaded;
     int64_t start = clock_us(), compiled = l->compile_us;
+    TRY(dense_drain_copied(l, exe->plan->copies, exe->plan->n_copies, err));
     TRY(cache_copy_blocks(l, exe->plan->copies, exe->plan->n_copies, err));
     for (int i = 0; i < exe->plan->n_copies; i++)
         if (exe->plan->copies[i].group >= 0)

@@ -5,7 +5,7 @@
  * to sizes of short ladders (shapes.h). Each such shape is an executable, compiled when it is first wanted. Its
  * arguments and results, by number:
  *
- *     arguments   caches | dense copies of them (dense.h) | fed [n_fed] i32 | weights, and their scales
+ *     arguments   caches | dense copies in place of others (dense.h) | fed [n_fed] i32 | weights, and their scales
  *                 | fed_before [n_fed] i32 | numbers [n_ints + n_floats] i32, floats as their bits
  *     results     caches, copies and fed, in the memory of the arguments | drawn [rows * DRAWN_INTS] i32
  *                 | logits [rows * vocab_size] | hidden [tokens * width], and taps
@@ -133,6 +133,7 @@ struct loaded {
     struct replicas *replicas;     // with whom it is joined (replicas.h); NULL: none
     int ids[XLA_MAX_RANKS], n_ids; // of the devices that its programs are compiled for: its own, or those of all ranks
     struct pjrt_buffer **arguments, **outputs; // of the launch at hand; as many as any has
+    struct pjrt_buffer ***given;               // [n_caches]: where what it gives away is kept
     int *array_ids;                            // [n_caches]
 };
 

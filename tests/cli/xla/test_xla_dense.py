@@ -10,7 +10,8 @@ from serving import Server
 from xla_plugin import environment
 
 BLOCK_BYTES = 49152  # of 16 tokens of qwen3
-COUNTS = "gyre:filled_blocks_total", "vllm:num_preemptions_total"
+COUNTS = ("gyre:filled_blocks_total", "gyre:drained_blocks_total", "vllm:num_preemptions_total",
+          "vllm:prefix_cache_hits_total")
 WORDS = "Once upon a time there was a little dog who lived in the big wood near a river and liked to sing".split()
 
 
@@ -48,7 +49,47 @@ class Dense(unittest.TestCase):
         return counts
 
     def test_sequences_come_and_go(self):
-        self.assertGreater(self.compare("llama")["gyre:filled_blocks_total"], 40)
+        counts = self.compare("llama")
+        self.assertGreater(counts["gyre:filled_blocks_total"], 40)
+        self.assertGreater(counts["gyre:drained_blocks_total"], 20) # rows that others took
+
+    def told(self, model, seed, *flags):
+        """Stories that are told on: each request begins with what was answered to one before, so that it finds blocks
+        that steps of one token have left in copies alone; among others that come and go."""
+        os.environ.update(environment(self))
+        server = Server("tests/models/" + model, "--served-model-name", "m", "--max-num-batched-tokens", "64",
+                        "--block-size", "16", "--max-num-seqs", "4", *flags)
+        self.addCleanup(server.stop)
+        rng = random.Random(seed)
+        told = [[" ".join(rng.choices(WORDS, k=rng.randint(1, 30)))] for _ in range(8)]
+
+        def tell(story, lengths):
+            for n in lengths:
+                status, r = server.post("/v1/completions", model="m", prompt=story[-1], max_tokens=n, temperature=0,
+                                        ignore_eos=True)
+                self.assertEqual(status, 200, r)
+                story.append(story[-1] + r["choices"][0]["text"] + " and then " + rng_word(n))
+
+        def rng_word(n):
+            return WORDS[n % len(WORDS)]
+
+        threads = [threading.Thread(target=tell, args=(s, [rng.randint(1, 50) for _ in range(4)])) for s in told]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        counts = {name: server.metric(name) for name in COUNTS if "cpu" not in flags or not name.startswith("gyre")}
+        server.stop()
+        return told, counts
+
+    def test_what_was_decoded_is_found_by_its_prefix(self):
+        for model, *flags in (("qwen3",), ("gemma3", "--xla-steps", "4"), ("deepseek_v3",)):
+            seed = random.randrange(10**6)
+            wanted, _ = self.told(model, seed, "--device", "cpu")
+            got, counts = self.told(model, seed, "--device", "xla", *flags)
+            self.assertEqual(got, wanted, (model, seed, counts))
+            self.assertGreater(counts["gyre:drained_blocks_total"], 20)
+            self.assertGreater(counts["vllm:prefix_cache_hits_total"], 100)
 
     def test_windows_go_round(self):
         self.assertGreater(self.compare("gemma3", "--xla-steps", "4")["gyre:filled_blocks_total"], 40)

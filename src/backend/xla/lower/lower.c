@@ -187,10 +187,13 @@ struct tensor lower_argmax(struct lower *c, struct tensor x, struct tensor *max)
 
 /* ---- the whole ---- */
 
+static bool has_copy(const struct lower *c, int array) { return dense_stands_for(c->l, &c->s, array); }
+
 static void take_arguments(struct lower *c) {
     const struct loaded *l = c->l;
     for (int i = 0; i < l->n_caches; i++)
-        c->caches[i] = hlo_argument(&c->h, l->caches[i].type, l->caches[i].shape, i);
+        if (!has_copy(c, i))
+            c->caches[i] = hlo_argument(&c->h, l->caches[i].type, l->caches[i].shape, c->h.n_arguments);
     if (c->s.is_dense)
         lower_dense_arguments(c);
     if (c->s.n_fed > 0)
@@ -243,11 +246,10 @@ static void take_step(struct lower *c, struct tensor step) {
     struct hlo *h = &c->h;
     const struct inputs *at = &c->at;
     for (int g = 0; g < c->p->n_groups; g++)
-        if (c->p->groups[g].kind != CACHE_STATE || c->p->groups[g].ring) {
+        if (lower_is_dense(c, g))
+            lower_dense_places(c, g);
+        else if (c->p->groups[g].kind != CACHE_STATE || c->p->groups[g].ring)
             c->store[g] = lower_store_places(c, g);
-            if (lower_is_dense(c, g))
-                lower_dense_places(c, g);
-        }
     for (int i = 0; i < c->p->n_ropes; i++) {
         int64_t dim = c->p->ropes[i]->dim;
         if (dim == 0)
@@ -265,12 +267,11 @@ static void keep(struct lower *c, struct tensor x) {
     hlo_result(&c->h, hlo_reshape(&c->h, x, SHAPE(shape_count(x.shape))));
 }
 
-static bool has_copy(const struct lower *c, int array) { return c->s.is_dense && dense_has(c->l, array); }
-
 static void give_results(struct lower *c) {
     struct hlo *h = &c->h;
     for (int i = 0; i < c->l->n_caches; i++)
-        hlo_result(h, c->caches[i]);
+        if (!has_copy(c, i))
+            hlo_result(h, c->caches[i]);
     for (int i = 0; i < c->l->n_caches; i++)
         if (has_copy(c, i))
             hlo_result(h, c->dense[i]);
@@ -301,22 +302,17 @@ static void lower_step(struct lower *c, struct tensor step) {
         c->hidden = value_of(c, c->p->hidden);
 }
 
-/* Caches and their copies, to a loop or from it; returns how many. */
+/* Caches, or the copies that stand for them, to a loop or from it; returns how many. */
 static int list_arrays(const struct lower *c, struct tensor *out) {
-    int n = c->l->n_caches;
-    memcpy(out, c->caches, (size_t)n * sizeof *out);
+    int n = 0;
     for (int i = 0; i < c->l->n_caches; i++)
-        if (has_copy(c, i))
-            out[n++] = c->dense[i];
+        out[n++] = has_copy(c, i) ? c->dense[i] : c->caches[i];
     return n;
 }
 
 static void take_arrays(struct lower *c, const struct tensor *from) {
-    int n = c->l->n_caches;
-    memcpy(c->caches, from, (size_t)n * sizeof *from);
     for (int i = 0; i < c->l->n_caches; i++)
-        if (has_copy(c, i))
-            c->dense[i] = from[n++];
+        *(has_copy(c, i) ? &c->dense[i] : &c->caches[i]) = from[i];
 }
 
 /* What a loop carries behind the arrays. */
@@ -326,7 +322,7 @@ enum { CARRIED_TOKEN, CARRIED_DRAWN, CARRIED_LOGITS, CARRIED_HIDDEN, N_CARRIED }
 static void lower_steps(struct lower *c) {
     struct hlo *h = &c->h;
     struct loop *loop = xcalloc(1, sizeof *loop);
-    struct tensor *carried = xcalloc(2 * (size_t)c->l->n_caches + N_CARRIED, sizeof *carried), first = c->position;
+    struct tensor *carried = xcalloc((size_t)c->l->n_caches + N_CARRIED, sizeof *carried), first = c->position;
     int n = list_arrays(c, carried);
     struct tensor *more = carried + n;
     bool keeps = launch_keeps_logits(c->l, &c->s), has_hidden = keeps && val_given(c->p->hidden);

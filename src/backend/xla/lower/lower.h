@@ -10,7 +10,10 @@
 
 /* Where a step's rows go in the arrays of a group: see lower_store.c. */
 struct store {
-    struct tensor at;          // [T, 2]: block and slot of each token's row; those of padding are nowhere
+    struct tensor at; // [T, 2]: block and slot of each token's row (of copies: sequence, and place in its
+                      // run); those of padding are nowhere
+    bool is_one;      // the copies have one sequence, whose row goes to `place`, a scalar
+    struct tensor place;
     int64_t tile, n_tiles;     // tokens of a tile, and how many the rows of a sequence touch
     struct tensor tile_at;     // [S * n_tiles, 2]: block, and tile in it
     struct tensor row, is_new; // [S * n_tiles, tile]: which row is put there (without where there is one), if any is
@@ -34,9 +37,8 @@ struct lower {
     struct tensor cos[XLA_MAX_ROPES], sin[XLA_MAX_ROPES];          // [T, dim / 2]
     struct tensor table[MAX_CACHE_GROUPS], base[MAX_CACHE_GROUPS]; // [S, width], [S]
     struct store store[MAX_CACHE_GROUPS];
-    struct tensor dense_at[MAX_CACHE_GROUPS];   // [S, 2]: row, and place in it, of each token in the dense copies
-    struct tensor dense_keys[MAX_CACHE_GROUPS]; // [S, 1, tokens of a row]: their positions
-    struct tensor bits;                         // [2, R]
+    struct tensor dense_keys[MAX_CACHE_GROUPS];  // [S, 1, tokens of a row]: their positions
+    struct tensor bits;                          // [2, R]
     struct tensor drawn, logits, newest, hidden; // of the last step, but for a loop's drawn; newest [R]: its tokens
     bool has_drawn;
     const struct op *op; // that is being lowered
@@ -95,9 +97,10 @@ struct tensor lower_argmax(struct lower *c, struct tensor x, struct tensor *max)
 
 bool lower_is_dense(const struct lower *c, int group); // the group has copies here
 void lower_dense_arguments(struct lower *c);
+/* Where a step's rows go in the copies, and which positions these have. */
 void lower_dense_places(struct lower *c, int group);
-/* x [S, heads, dim], as it is kept, or scales [S, heads]; returns it. */
-struct tensor lower_dense_put(struct lower *c, int cache, int which, struct tensor x);
+/* The copy of an array of a layer's cache [S, heads, tokens of a row, dim]; of scales without dim. */
+struct tensor *lower_dense_array(struct lower *c, int cache, int which);
 /* [S, 1, heads, tokens of a row, dim]; of scales without dim. */
 struct tensor lower_dense_rows(struct lower *c, int cache, int which);
 

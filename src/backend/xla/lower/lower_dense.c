@@ -40,26 +40,21 @@ void lower_dense_places(struct lower *c, int group) {
     struct hlo *h = &c->h;
     int64_t size = (int64_t)dense_width(c->l, &c->s, group) * c->l->block_size, n = c->s.n_seqs;
     struct shape column = SHAPE(n, 1);
-    struct tensor row = hlo_iota(h, TYPE_S32, SHAPE(n), 0);
+    struct tensor row = hlo_iota(h, TYPE_S32, SHAPE(n), 0), place = place_in_run(c, group, c->position, size);
     row = hlo_select(h, hlo_compare(h, "GT", c->n_query, hlo_int(h, 0)), row, hlo_int(h, (int32_t)n));
-    struct tensor pair[] = {hlo_reshape(h, row, column),
-                            hlo_reshape(h, place_in_run(c, group, c->position, size), column)};
-    c->dense_at[group] = hlo_concat(h, 1, pair, 2);
+    struct tensor pair[] = {hlo_reshape(h, row, column), hlo_reshape(h, place, column)};
+    c->store[group] = (struct store){.at = hlo_concat(h, 1, pair, 2), .is_one = n == 1};
+    if (n == 1) // which is there, so that nothing has to be left out
+        c->store[group].place = hlo_reshape(h, place, SCALAR);
     c->dense_keys[group] = positions_in_run(c, group, size);
 }
 
-static int array_of(const struct lower *c, int cache, int which) { return c->l->layers[cache].first + which; }
-
-/* What goes into the blocks too is read from there again: computed a second time it would be summed out of all parts
- * that a product has left. */
-struct tensor lower_dense_put(struct lower *c, int cache, int which, struct tensor x) {
-    struct tensor *to = &c->dense[array_of(c, cache, which)], at = c->dense_at[lower_group(c, cache)];
-    *to = hlo_put_tokens(&c->h, *to, at, x);
-    return hlo_take_tokens(&c->h, *to, at);
+struct tensor *lower_dense_array(struct lower *c, int cache, int which) {
+    return &c->dense[c->l->layers[cache].first + which];
 }
 
 struct tensor lower_dense_rows(struct lower *c, int cache, int which) {
-    struct tensor x = c->dense[array_of(c, cache, which)];
+    struct tensor x = *lower_dense_array(c, cache, which);
     struct shape s = {.rank = x.shape.rank + 1, .dims = {x.shape.dims[0], 1}};
     for (int i = 1; i < x.shape.rank; i++)
         s.dims[i + 1] = x.shape.dims[i];
@@ -100,18 +95,44 @@ static struct tensor filled(struct hlo *h, struct tensor from, struct tensor to,
     return hlo_reshape(h, y, to.shape);
 }
 
-void xla_lower_fill(const struct loaded *l, const struct launch_shape *s, int group, int n, struct buf *out) {
+/* to [blocks, H, B, D] with slots of `from` [S, H, width * B, D] in its blocks, whole. */
+static struct tensor drained(struct hlo *h, struct tensor from, struct tensor to, struct tensor ints, int64_t n) {
+    int64_t n_heads = to.shape.dims[1], block_size = to.shape.dims[2], dim = to.shape.rank > 3 ? to.shape.dims[3] : 1;
+    struct shape slots = SHAPE(from.shape.dims[0], n_heads, from.shape.dims[2] / block_size, block_size * dim),
+                 blocks = to.shape;
+    struct tensor pair[] = {hlo_reshape(h, row_of(h, ints, FILL_ROW, n), SHAPE(n, 1)),
+                            hlo_reshape(h, row_of(h, ints, FILL_SLOT, n), SHAPE(n, 1))};
+    struct tensor x = hlo_take_tokens(h, hlo_reshape(h, from, slots), hlo_concat(h, 1, pair, 2));
+    blocks.dims[0] = n;
+    return hlo_put(h, to, row_of(h, ints, FILL_BLOCK, n), hlo_reshape(h, x, blocks));
+}
+
+typedef struct tensor filler(struct hlo *h, struct tensor from, struct tensor to, struct tensor ints, int64_t n);
+
+/* Out of the blocks into the copies, or the other way. */
+static void lower_filler(const struct loaded *l, const struct launch_shape *s, int group, int n, bool is_drain,
+                         struct buf *out) {
     struct hlo h = {0};
+    filler *function = is_drain ? drained : filled;
     int *arrays = xcalloc((size_t)l->n_caches + 1, sizeof *arrays), n_arrays = copied_arrays(l, group, arrays);
     struct tensor *x = xcalloc(2 * (size_t)n_arrays + 1, sizeof *x);
     for (int i = 0; i < n_arrays; i++)
-        x[i] = hlo_argument(&h, l->caches[arrays[i]].type, l->caches[arrays[i]].shape, NO_ALIAS);
+        x[i] = hlo_argument(&h, l->caches[arrays[i]].type, l->caches[arrays[i]].shape, is_drain ? i : NO_ALIAS);
     for (int i = 0; i < n_arrays; i++)
-        x[n_arrays + i] = hlo_argument(&h, l->caches[arrays[i]].type, dense_shape(l, s, arrays[i]), i);
+        x[n_arrays + i] =
+            hlo_argument(&h, l->caches[arrays[i]].type, dense_shape(l, s, arrays[i]), is_drain ? NO_ALIAS : i);
     struct tensor ints = hlo_argument(&h, TYPE_S32, SHAPE((int64_t)FILL_INTS * n), NO_ALIAS);
     for (int i = 0; i < n_arrays; i++)
-        hlo_result(&h, filled(&h, x[i], x[n_arrays + i], ints, n));
-    hlo_module(&h, "fill", 1, out);
+        hlo_result(&h, function(&h, x[is_drain ? n_arrays + i : i], x[is_drain ? i : n_arrays + i], ints, n));
+    hlo_module(&h, is_drain ? "drain" : "fill", 1, out);
     free(arrays);
     free(x);
+}
+
+void xla_lower_fill(const struct loaded *l, const struct launch_shape *s, int group, int n, struct buf *out) {
+    lower_filler(l, s, group, n, false, out);
+}
+
+void xla_lower_drain(const struct loaded *l, const struct launch_shape *s, int group, int n, struct buf *out) {
+    lower_filler(l, s, group, n, true, out);
 }

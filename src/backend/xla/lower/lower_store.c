@@ -99,28 +99,30 @@ static struct tensor put_tiles(struct lower *c, const struct store *s, struct te
     return hlo_reshape(h, hlo_put_tokens(h, all, s->tile_at, changed), to.shape);
 }
 
+/* x [T, heads, dim] into `to`, row by row. */
+static struct tensor put_rows(struct hlo *h, const struct store *s, struct tensor to, struct tensor x) {
+    if (!s->is_one)
+        return hlo_put_tokens(h, to, s->at, x);
+    struct shape part = to.shape;
+    part.dims[0] = part.dims[2] = 1;
+    return hlo_set_window(h, to, 2, s->place, hlo_reshape(h, x, part));
+}
+
 void lower_store(struct lower *c, int cache, int which, struct tensor x) {
     struct hlo *h = &c->h;
-    struct tensor *to = lower_cache(c, cache, which);
     const struct store *s = &c->store[lower_group(c, cache)];
     bool is_dense = lower_is_dense(c, lower_group(c, cache));
+    struct tensor *to = is_dense ? lower_dense_array(c, cache, which) : lower_cache(c, cache, which);
     if (to->type != TYPE_S8) {
-        x = hlo_convert(h, x, to->type);
-        if (is_dense)
-            x = lower_dense_put(c, cache, which, x);
-        *to = hlo_put_tokens(h, *to, s->at, x);
+        *to = put_rows(h, s, *to, hlo_convert(h, x, to->type));
         return;
     }
-    struct tensor *scales = lower_cache(c, cache, which + 2);
+    struct tensor *scales = is_dense ? lower_dense_array(c, cache, which + 2) : lower_cache(c, cache, which + 2);
     struct tensor most = hlo_reduce(h, "maximum", hlo_unary(h, "abs", x), 2);
     struct tensor scale =
         hlo_binary(h, "divide", hlo_binary(h, "maximum", most, hlo_float(h, 1e-20f)), hlo_float(h, 127));
     struct tensor whole = hlo_unary(h, "round_nearest_even", hlo_binary(h, "divide", x, hlo_rows(h, scale, x.shape)));
     x = hlo_convert(h, whole, TYPE_S8);
-    if (is_dense) {
-        x = lower_dense_put(c, cache, which, x);
-        scale = lower_dense_put(c, cache, which + 2, scale);
-    }
-    *to = goes_by_tiles(c) ? put_tiles(c, s, *to, x) : hlo_put_tokens(h, *to, s->at, x);
-    *scales = hlo_put_tokens(h, *scales, s->at, scale);
+    *to = goes_by_tiles(c) && !is_dense ? put_tiles(c, s, *to, x) : put_rows(h, s, *to, x);
+    *scales = put_rows(h, s, *scales, scale);
 }
