@@ -240,7 +240,7 @@ static struct tensor at_once(struct lower *c, const struct attend *a, struct sha
                                          : positions_from(c, c->base[a->group], n);
     struct tensor sees = visible(c, a, keys);
     struct tensor s = scores_of(c, a, &r, sees), max = hlo_reduce(h, "maximum", s, 4), sink = max;
-    if (!is_dense || a->window > 0 || a->chunk > 0) // else there is nothing that was not seen, but zeros
+    if (!is_dense) // a copy has nothing that was not seen, but zeros and the sequence's own tokens
         hide_unseen_values(c, &r, sees);
     if (a->sinks) {
         sink = hlo_spread(h, *a->sinks, sums, AXES(1, 3));
