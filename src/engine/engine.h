@@ -108,9 +108,10 @@ struct gyre {
     struct device *device;
     struct loaded *loaded;
     struct executable *exe;
-    struct model *model;   // NULL in tests that bring a program of their own
-    struct draft *draft;   // beside it; NULL: none
-    struct program *rings; // the program, if it was made for rings; NULL: it is the model's, or its draft's target
+    struct model *model;       // NULL in tests that bring a program of their own
+    struct settling *settling; // its weights, on their way into large pages; NULL: they are where they are
+    struct draft *draft;       // beside it; NULL: none
+    struct program *rings;     // the program, if it was made for rings; NULL: it is the model's, or its draft's target
     const struct program *program;
     struct gyre_info info;
     int32_t *eos; // that of info

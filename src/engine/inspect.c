@@ -52,4 +52,6 @@ struct open_times engine_open_times(const struct gyre *g) {
     return g->open_us;
 }
 
+void engine_settle(struct gyre *g) { model_settle_wait(g->settling); }
+
 int64_t engine_weight_bytes(const struct gyre *g) { return g->weight_bytes; }

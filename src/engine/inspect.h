@@ -45,5 +45,8 @@ struct open_times {
 };
 struct open_times engine_open_times(const struct gyre *g);
 
+/* Waits until weights lie where they are read fastest, which others need not: it goes on beside steps. */
+void engine_settle(struct gyre *g);
+
 /* As stored in the model's files. */
 int64_t engine_weight_bytes(const struct gyre *g);

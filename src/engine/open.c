@@ -178,6 +178,9 @@ static enum status open_parts(struct gyre *g, const struct gyre_options *o, cons
     TRY(g->ops->compile(g->loaded, bucket_with_branches(g, o, sizes.bucket), &g->exe, err));
     TRY(m->draft && !m->draft->through_text && o->n_guesses > 0 ? program_drafter_link(g, err) : OK);
     g->open_us.compile = lap(&at);
+    if (m->to_read)
+        g->settling = model_settle_begin(
+            m->to_read, m->own, sizes.kv_cache_bytes + engine_step_bytes(o, engine_own_program(m), sizes.bucket));
     return OK;
 }
 
@@ -347,6 +350,7 @@ static void free_requests(struct gyre *g) {
 void gyre_close(struct gyre *g) {
     if (!g)
         return;
+    model_settle_end(g->settling);
     if (g->drafter.close)
         g->drafter.close(g->drafter.context);
     if (g->exe) // first: a step in flight reads its plan and what that points to

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/folder.h"
 #include "base/gguf/gguf_find.h"
+#include "base/large_pages.h"
 #include "base/machine_memory.h"
 #include "file/gguf_tensors.h"
 #include "file/safetensors.h"
@@ -431,6 +432,21 @@ void checkpoint_read_ahead_some(const struct checkpoint *c, const bool *wanted, 
         return;
     for (size_t i = 0; next_run(c, wanted, &i, &at, &n);)
         read_range(&r, at, n);
+}
+
+int64_t checkpoint_put_in_large_pages(const struct checkpoint *c, const bool *wanted, int64_t reserved,
+                                      const atomic_bool *stop) {
+    static const int64_t least = 256 << 20;
+    const char *at;
+    size_t n;
+    int64_t total = 0, missing = 0, put = 0;
+    for (size_t i = 0; next_run(c, wanted, &i, &at, &n);)
+        total += (int64_t)n, missing += large_pages_missing(at, n);
+    if (total < least || !fits(missing + total + reserved))
+        return 0;
+    for (size_t i = 0; next_run(c, wanted, &i, &at, &n);)
+        put += large_pages_put(at, n, stop);
+    return put;
 }
 
 enum status checkpoint_check(const struct checkpoint *c, struct error *err) {

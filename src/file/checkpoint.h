@@ -29,6 +29,8 @@
 #include "base/status.h"
 #include "file/stored.h"
 
+#include <stdatomic.h>
+
 struct checkpoint;
 
 enum status checkpoint_open(struct checkpoint **out, const char *path, struct error *err);
@@ -57,6 +59,12 @@ void checkpoint_read_ahead(const struct checkpoint *c, const struct load_progres
 
 /* The same of some tensors alone: wanted[i] of checkpoint_at(c, i). Those that lie side by side are read together. */
 void checkpoint_read_ahead_some(const struct checkpoint *c, const bool *wanted, const struct load_progress *progress);
+
+/* Of the same tensors: what the system keeps in small pages is copied into large ones (base/large_pages.h), until *stop
+ * is set. Nothing is, where memory has no room for the copies, the files and `reserved` bytes beside one another, or
+ * where so little is read that caches hold a part of it. Returns the bytes that were copied. */
+int64_t checkpoint_put_in_large_pages(const struct checkpoint *c, const bool *wanted, int64_t reserved,
+                                      const atomic_bool *stop);
 
 /* ERR_IO with the file's name when a file lost bytes since it was opened (somebody cut it while it was
  * mapped): lost pages read as zeros, so whatever was computed from them is worthless. Cheap; ask after

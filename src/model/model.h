@@ -44,6 +44,14 @@ void model_free(struct model *m); // NULL is fine
  * has free nothing is read: they come as they are needed. */
 void model_read_ahead(const struct model *m, const struct program *part, const struct load_progress *progress);
 
+/* Then copies of those that the system keeps in small pages take their place in large ones, on a thread of its own
+ * while the model computes: of large models, and where memory has room for them beside `reserved` bytes. Memory of its
+ * own costs a process no more than the map does. */
+struct settling;
+struct settling *model_settle_begin(const struct model *m, const struct program *part, int64_t reserved);
+void model_settle_wait(struct settling *s); // until all are there; NULL is fine, here and below
+void model_settle_end(struct settling *s);  // leaves the rest; before the model is freed
+
 /* Counts what a model of this description would take, without weights: parameters and bytes as stored. */
 enum status model_count(const struct model_spec *spec, int64_t *n_parameters, int64_t stored_bytes[N_STORAGES],
                         struct error *err);

@@ -1,7 +1,9 @@
-/* read_ahead.c - see model.h: which tensors of the checkpoint a program computes with. A weight keeps addresses in the
+/* read_ahead.c - see model.h: which tensors of the checkpoint a program computes with, to be read, and to be put in
+ * large pages. A weight keeps addresses in the
  * map and no names, so the tensors are found by those. */
 #include "model/model.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 struct marking {
@@ -49,7 +51,8 @@ static void mark_weight(struct marking *m, const struct weight *w) {
     }
 }
 
-static void read_part(const struct checkpoint *c, const struct program *p, const struct load_progress *progress) {
+/* wanted [tensors of the checkpoint], to be freed. */
+static bool *tensors_of(const struct checkpoint *c, const struct program *p) {
     size_t n = checkpoint_count(c);
     struct marking m = {c, xcalloc(n + 1, sizeof *m.by_address), n, xcalloc(n + 1, sizeof *m.wanted)};
     for (size_t i = 0; i < n; i++)
@@ -59,14 +62,57 @@ static void read_part(const struct checkpoint *c, const struct program *p, const
         for (int slot = 0; slot < OP_MAX_WEIGHTS; slot++)
             if (p->ops[i].weights[slot])
                 mark_weight(&m, p->ops[i].weights[slot]);
-    checkpoint_read_ahead_some(c, m.wanted, progress);
     free(m.by_address);
-    free(m.wanted);
+    return m.wanted;
 }
 
 void model_read_ahead(const struct model *m, const struct program *part, const struct load_progress *progress) {
-    if (m->checkpoint && part)
-        read_part(m->checkpoint, part, progress);
-    else if (m->checkpoint)
+    if (m->checkpoint && part) {
+        bool *wanted = tensors_of(m->checkpoint, part);
+        checkpoint_read_ahead_some(m->checkpoint, wanted, progress);
+        free(wanted);
+    } else if (m->checkpoint) {
         checkpoint_read_ahead(m->checkpoint, progress);
+    }
+}
+
+struct settling {
+    const struct checkpoint *checkpoint;
+    bool *wanted;
+    int64_t reserved;
+    atomic_bool stop;
+    bool is_joined;
+    pthread_t thread;
+};
+
+static void *settle(void *arg) {
+    struct settling *s = arg;
+    checkpoint_put_in_large_pages(s->checkpoint, s->wanted, s->reserved, &s->stop);
+    return NULL;
+}
+
+struct settling *model_settle_begin(const struct model *m, const struct program *part, int64_t reserved) {
+    if (!m->checkpoint)
+        return NULL;
+    struct settling *s = xcalloc(1, sizeof *s);
+    *s = (struct settling){.checkpoint = m->checkpoint, .reserved = reserved};
+    s->wanted = tensors_of(m->checkpoint, part ? part : m->program);
+    s->is_joined = pthread_create(&s->thread, NULL, settle, s) != 0; // no thread: all stays where it is
+    return s;
+}
+
+void model_settle_wait(struct settling *s) {
+    if (s && !s->is_joined)
+        pthread_join(s->thread, NULL);
+    if (s)
+        s->is_joined = true;
+}
+
+void model_settle_end(struct settling *s) {
+    if (!s)
+        return;
+    atomic_store(&s->stop, true);
+    model_settle_wait(s);
+    free(s->wanted);
+    free(s);
 }

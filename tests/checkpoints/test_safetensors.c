@@ -127,6 +127,30 @@ static void data_may_begin_anywhere(void **state) {
     }
 }
 
+static void large_models_are_put_in_large_pages(void **state) {
+    (void)state;
+    static const atomic_bool never = false;
+    enum { DATA = 264 << 20 };
+    const char *path = in_dir("huge.safetensors");
+    char header[128];
+    snprintf(header, sizeof header, "{\"a\":{\"dtype\":\"U8\",\"shape\":[%d],\"data_offsets\":[0,%d]}}", DATA, DATA);
+    write_file(path, header, 0);
+    EXPECT(truncate(path, 8 + ((off_t)strlen(header) + 7) / 8 * 8 + DATA) == 0); // zeros that take no room on the disk
+    struct checkpoint *c;
+    struct error err;
+    EXPECT_OK(checkpoint_open(&c, path, &err), err);
+    const bool wanted[] = {true}, unwanted[] = {false};
+    EXPECT_EQ(checkpoint_put_in_large_pages(c, unwanted, 0, &never), 0);
+    EXPECT_EQ(checkpoint_put_in_large_pages(c, wanted, INT64_MAX / 2, &never), 0); // no room beside what is reserved
+    int64_t put = checkpoint_put_in_large_pages(c, wanted, 0, &never);
+    EXPECT(put == 0 || put > DATA / 2);
+    const char *a = checkpoint_find(c, "a")->data;
+    for (int64_t i = 0; i < DATA; i += 4096)
+        EXPECT_EQ(a[i], 0);
+    checkpoint_free(c);
+    remove(path);
+}
+
 static void a_broken_frame_is_refused(void **state) {
     (void)state;
     const char *path = in_dir("frame.safetensors");
@@ -330,6 +354,7 @@ int main(void) {
 
         cmocka_unit_test(a_file_cut_while_mapped_is_told),
         cmocka_unit_test(reading_ahead_reads_every_byte_and_tells_of_it),
+        cmocka_unit_test(large_models_are_put_in_large_pages),
         cmocka_unit_test(tensors_come_back_by_name_and_in_order),
         cmocka_unit_test(scalars_and_empty_tensors_are_tensors),
         cmocka_unit_test(data_may_begin_anywhere),

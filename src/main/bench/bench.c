@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "console/progress.h"
+#include "engine/inspect.h"
 #include "gyre.h"
 #include "main/model/model_path.h"
 #include "model/model.h"
@@ -181,6 +182,7 @@ static enum status bench_model(const char *path, const struct model *m, const st
     enum status st = gyre_open(&o, &g, &e) == 0 ? OK : fail(err, (enum status)e.status, "%s", e.text);
     progress_end(&loading);
     if (st == OK) {
+        engine_settle(g);
         st = measure(g, &t, err);
         gyre_close(g);
     }

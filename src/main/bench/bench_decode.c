@@ -463,8 +463,10 @@ static int run(const struct verb_args *args) {
         engine_guess_anything(g);
     if (st == OK)
         st = open_grammar(g, args->operands[0], &text, &compiler, &err);
-    if (st == OK)
+    if (st == OK) {
+        engine_settle(g);
         st = bench(g, &err);
+    }
     gyre_close(g);
     grammar_release(grammar.grammar);
     grammar_compiler_release(&compiler);

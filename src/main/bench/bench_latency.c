@@ -6,6 +6,7 @@
 #include "base/random.h"
 #include "bench/bench_bound.h"
 #include "bench/bench_report.h"
+#include "engine/inspect.h"
 #include "main/bench/bench_batch.h"
 #include "main/flags/engine_flags.h"
 #include "main/model/model_path.h"
@@ -167,8 +168,10 @@ static int run(const struct verb_args *args) {
     opt.engine.serves = true;
     if (st == OK)
         st = engine_flags_open(&opt.engine, model, &g, &err);
-    if (st == OK)
+    if (st == OK) {
+        engine_settle(g);
         st = measure(g, tok, &err);
+    }
     gyre_close(g);
     tokenizer_free(tok);
     return st == OK ? 0 : verb_failed(&err);

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "bench/bench_bound.h"
+#include "engine/inspect.h"
 #include "main/bench/bench_batch.h"
 #include "main/bench/bench_dataset_flags.h"
 #include "main/flags/engine_flags.h"
@@ -121,8 +122,10 @@ static int run(const struct verb_args *args) {
     opt.engine.serves = true;
     if (st == OK)
         st = engine_flags_open(&opt.engine, model, &g, &err);
-    if (st == OK)
+    if (st == OK) {
+        engine_settle(g);
         st = measure(g, &text, &data, &err);
+    }
     gyre_close(g);
     bench_dataset_release(&data);
     model_text_release(&text);
