@@ -37,6 +37,7 @@ static enum status read_options(struct device *d, const struct device_options *o
         {"piece", 1, 1 << 24, XLA_PIECE_TOKENS, &d->piece},
         {"rings", 0, 1 << 24, XLA_RINGS_BEYOND, &beyond},
         {"steps", 1, XLA_MAX_STEPS, 0, &d->steps}, // 0: as the device wants
+        {"sums", 0, 1, -1, &d->sums},              // -1: likewise
     };
     const char *folder = device_option(o->own, "dump");
     d->dump = folder ? xstrdup(folder) : NULL;
@@ -100,6 +101,7 @@ static enum status open_plugin(struct device *d, const struct device_options *o,
                     o->index);
     d->index = o->index;
     d->steps = d->steps ? d->steps : usual_steps(d);
+    d->sums = d->sums >= 0 ? d->sums : device_is_gpu(d);
     return read_dense(d, o, err);
 }
 
@@ -196,6 +198,7 @@ static const struct backend_option xla_options[] = {
     {"piece", "TOKENS", "of a long context that a token is attended to at once; 8192 unless given"},
     {"rings", "TOKENS",
      "layers with a window keep a ring a sequence where --max-model-len is more; 32768 unless given"},
+    {"sums", "0|1", "products of one row as sums in float32, as a GPU reads weights faster; 1 on a GPU, else 0"},
     {"steps", "N",
      "tokens of each sequence that a launch makes, together, where no more is asked for; 8 on a TPU, else 1"},
     {"cache", "FOLDER|0", "where compiled programs are kept; ~/.cache/gyre/xla unless given; 0: nowhere"},

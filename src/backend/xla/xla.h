@@ -92,6 +92,7 @@ struct device {
     int index; // of pjrt's devices
     struct error fault;
     int steps;           // of a launch, at most (ahead.c)
+    int sums;            // 1: products of one row are sums in float32 (lower.h)
     int blockwise;       // tokens of context from which attention goes in pieces ...
     int piece;           // ... and of a piece, for sequences of one row
     int64_t dense_bytes; // that dense copies of caches may take (dense.h)

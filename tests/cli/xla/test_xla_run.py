@@ -3,7 +3,7 @@ programs, in pieces of context, with int8 weights and caches. Every family: test
 one of three models; six of the tests, drawn anew each time (parts.py).
 
 Not in make test-fast: XLA compiles some dozens of programs."""
-import json, os, re, stat, subprocess, tempfile, unittest
+import json, os, pathlib, re, shutil, stat, subprocess, tempfile, unittest
 
 from packages import ROOT
 from parts import some, some_tests
@@ -145,6 +145,31 @@ class Run(unittest.TestCase):
             near = self.perplexity("qwen3", "--device", "xla", *flags, env=env)
             self.assertAlmostEqual(near / usual, 1, delta=0.015)
             self.assertNotEqual(near, usual)
+
+    def test_products_of_one_row_as_sums(self):
+        """As a GPU makes them; of a row of more than 8192 products in parts."""
+        env = environment(self)
+        for model in some(("qwen3", "gemma4", "qwen3_5", "deepseek_v3")):
+            got = self.ids(model, "--device", "xla", "--device-option", "sums=1", "--temperature", "0", env=env)
+            self.assertEqual(got, self.ids(model, "--temperature", "0"), model)
+        with tempfile.TemporaryDirectory() as folder:
+            for name in os.listdir(os.path.join(ROOT, "tests/models/llama")):
+                if "safetensors" not in name:
+                    shutil.copy(os.path.join(ROOT, "tests/models/llama", name), folder)
+            with open(os.path.join(folder, "config.json")) as f:
+                config = dict(json.load(f), intermediate_size=16416, torch_dtype="float32")
+            with open(os.path.join(folder, "config.json"), "w") as f:
+                json.dump(config, f)
+            modules = os.path.join(folder, "modules")
+            os.mkdir(modules)
+            for how in ((), ("--quantization", "int8")):
+                got = [self.ids(folder, "--device", "xla", "--load-format", "dummy", "--temperature", "0",
+                                "--ignore-eos", "--device-option", "sums=" + sums, "--device-option",
+                                "dump=" + modules, *how, env=env)
+                       for sums in "01"]
+                self.assertEqual(got[0], got[1], how)
+            texts = [pathlib.Path(modules, name).read_text() for name in os.listdir(modules)]
+            self.assertTrue(any("tensor<128x3x5472x" in text for text in texts))
 
     def test_what_it_cannot_do_is_refused(self):
         for flags, word in ((("--dtype", "float16"), "float16"), (("--quantization", "fp8"), "int8"),

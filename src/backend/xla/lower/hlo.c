@@ -202,6 +202,10 @@ struct tensor hlo_unary(struct hlo *h, const char *op, struct tensor x) {
     return plain(h, op, &x, 1, x.type);
 }
 
+struct tensor hlo_barrier(struct hlo *h, struct tensor x) {
+    return plain(h, "optimization_barrier", &x, 1, x.type);
+}
+
 /* Where one of two has rank 0. */
 static void meet(struct hlo *h, struct tensor *a, struct tensor *b) {
     if (a->shape.rank == 0 && b->shape.rank > 0)

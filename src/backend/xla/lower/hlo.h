@@ -67,6 +67,7 @@ struct tensor hlo_compare(struct hlo *h, const char *how, struct tensor a, struc
 struct tensor hlo_select(struct hlo *h, struct tensor where, struct tensor yes, struct tensor no);
 struct tensor hlo_convert(struct hlo *h, struct tensor x, enum hlo_type type); // x itself if it is of that type
 struct tensor hlo_bits(struct hlo *h, struct tensor x, enum hlo_type type);    // of the same size
+struct tensor hlo_barrier(struct hlo *h, struct tensor x); // x, which is made once and not by each that reads it
 
 /* ---- shapes ---- */
 

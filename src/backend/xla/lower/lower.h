@@ -60,6 +60,8 @@ bool lower_has_weight(const struct lower *c, int i);
 struct tensor lower_weight(struct lower *c, int i); // [out, in], [out]; of int8 matrices without their scales
 /* y = x W^T, float32, for x [N, in] and W rows [first, first + n) of weight i. */
 struct tensor lower_product(struct lower *c, struct tensor x, int i);
+/* Whether products of so many rows are made as sums: of one a GPU reads weights nearer to its rate so. */
+bool lower_sums_products(const struct lower *c, int64_t n_rows);
 /* A number that other ranks have another one of; a constant where there is one rank. */
 struct tensor lower_rank_int(struct lower *c, int32_t value);
 

@@ -38,7 +38,8 @@ void xla_add_norm(struct lower *c) {
         r = hlo_binary(h, "add", r, lower_in(c, 1));
     if (lower_has_weight(c, 1))
         r = hlo_binary(h, "multiply", r, hlo_reshape(h, lower_weight(c, 1), SCALAR));
-    lower_out(c, 0, r);
+    // else each norm would add up what all layers before it have added
+    lower_out(c, 0, lower_sums_products(c, r.shape.dims[0]) ? hlo_barrier(h, r) : r);
     lower_out(c, 1, lower_rms(c, r, lower_has_weight(c, 0) ? &w : NULL, a->eps, a->plus_one));
 }
 
