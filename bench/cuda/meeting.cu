@@ -37,6 +37,8 @@ static void open_rank(int i) {
     r.m = dmeeting{.rank = i, .n = n_ranks, .patience_ns = 5000000000ull};
     TRY(cudaMalloc(&r.m.boxes[i], meeting_box_bytes(n_ranks)));
     TRY(cudaMemset(r.m.boxes[i], 0, meeting_box_bytes(n_ranks)));
+    TRY(cudaMalloc(&r.m.counts, MEETING_COUNTS));
+    TRY(cudaMemset(r.m.counts, 0, MEETING_COUNTS));
     TRY(cudaMallocHost(&r.m.missed, sizeof(int32_t)));
     *r.m.missed = 0;
     for (float **at : {&r.x, &r.y, &r.r}) {

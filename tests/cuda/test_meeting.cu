@@ -1,6 +1,7 @@
 /* test_meeting.cu - ALL_REDUCE and ALL_GATHER of ranks (src/backend/cuda/ranks/meeting.cu): sums in the order of ranks,
  * bit for bit, of any shapes one right after the other; steps of fewer rows than they were launched for, or of none;
- * and a rank that does not come, which ends the others' waiting.
+ * and a rank that does not come, which ends the others' waiting. All of it again with boxes in the host's memory, and
+ * nothing else where cards do not reach each other's.
  *
  * Ranks are on as many devices as there are, one thread each. */
 #include "backend/cuda/ranks/meeting.cu"
@@ -30,6 +31,7 @@ struct rank {
 
 static struct {
     int n;
+    bool by_host;
     uint64_t seed;
     rank of[MOST_RANKS];
     shape shapes[N_CASES];
@@ -63,10 +65,32 @@ static void draw_shapes() {
     }
 }
 
+static void clear_box(rank &r) {
+    size_t n_bytes = (size_t)meeting_box_bytes(ranks.n);
+    if (ranks.by_host)
+        memset(r.m.boxes[r.m.rank], 0, n_bytes);
+    else
+        MUST(cudaMemset(r.m.boxes[r.m.rank], 0, n_bytes));
+    MUST(cudaMemset(r.m.counts, 0, MEETING_COUNTS));
+    *r.m.missed = 0;
+}
+
+static void take_box(rank &r) {
+    void **box = &r.m.boxes[r.m.rank];
+    size_t n_bytes = (size_t)meeting_box_bytes(ranks.n);
+    if (ranks.by_host)
+        MUST(cudaMallocHost(box, n_bytes));
+    else
+        MUST(cudaMalloc(box, n_bytes));
+    MUST(cudaMalloc(&r.m.counts, MEETING_COUNTS));
+    MUST(cudaMallocHost(&r.m.missed, sizeof(int32_t)));
+    clear_box(r);
+}
+
 static void open_rank(rank &r, int number, int n_devices) {
     r.device = number % n_devices;
     MUST(cudaSetDevice(r.device));
-    for (int k = 0; k < ranks.n; k++)
+    for (int k = 0; k < ranks.n && !ranks.by_host; k++)
         if (k % n_devices != r.device) {
             cudaError_t code = cudaDeviceEnablePeerAccess(k % n_devices, 0);
             if (code != cudaErrorPeerAccessAlreadyEnabled)
@@ -74,11 +98,9 @@ static void open_rank(rank &r, int number, int n_devices) {
             cudaGetLastError();
         }
     MUST(cudaStreamCreateWithFlags(&r.stream, cudaStreamNonBlocking));
-    r.m = dmeeting{.rank = number, .n = ranks.n, .patience_ns = 60000000000ull, .one_card = n_devices < ranks.n};
-    MUST(cudaMalloc(&r.m.boxes[number], meeting_box_bytes(ranks.n)));
-    MUST(cudaMemset(r.m.boxes[number], 0, meeting_box_bytes(ranks.n)));
-    MUST(cudaMallocHost(&r.m.missed, sizeof(int32_t)));
-    *r.m.missed = 0;
+    r.m = dmeeting{.rank = number, .n = ranks.n, .patience_ns = 60000000000ull};
+    r.m.one_card = n_devices < ranks.n, r.m.by_host = ranks.by_host;
+    take_box(r);
     MUST(cudaMalloc(&r.rows, N_CASES * sizeof(int32_t)));
 }
 
@@ -110,7 +132,8 @@ static void release(rank &r) {
         if (!ranks.shapes[i].in_place)
             MUST(cudaFree(r.y[i]));
     }
-    MUST(cudaFree(r.m.boxes[r.m.rank]));
+    MUST((ranks.by_host ? cudaFreeHost : cudaFree)(r.m.boxes[r.m.rank]));
+    MUST(cudaFree(r.m.counts));
     MUST(cudaFree(r.rows));
     MUST(cudaFreeHost(r.m.missed));
     MUST(cudaStreamDestroy(r.stream));
@@ -290,9 +313,8 @@ static int test_one_alone() {
     for (int first : {3, 1, 5, 11}) { // a gather, packets, slices, shares
         timespec began, ended;
         MUST(cudaSetDevice(r.device));
-        MUST(cudaMemset(r.m.boxes[0], 0, meeting_box_bytes(ranks.n))); // as if nothing had been
+        clear_box(r); // as if nothing had been
         MUST(cudaDeviceSynchronize());
-        *r.m.missed = 0;
         clock_gettime(CLOCK_MONOTONIC, &began);
         for (int i = first; i < first + 12; i++)
             put(r, i);
@@ -311,14 +333,8 @@ static int test_one_alone() {
     return n_bad;
 }
 
-int main(int argc, char **argv) {
-    const char *given = argc > 1 ? argv[1] : getenv("GYRE_TEST_SEED");
-    int n_devices = 0, n_bad = 0;
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0); // device/open.c says why
-    ranks.seed = given ? strtoull(given, nullptr, 10) : (uint64_t)time(nullptr);
-    setlinebuf(stdout);
-    printf("seed %llu\n", (unsigned long long)ranks.seed);
-    MUST(cudaGetDeviceCount(&n_devices));
+static int test_all(int n_devices) {
+    int n_bad = 0;
     for (int n = 2; n <= MOST_RANKS; n++) {
         n_bad += test_meetings(n, n_devices);
         n_bad += test_largest();
@@ -327,6 +343,28 @@ int main(int argc, char **argv) {
         for (int r = 0; r < n; r++)
             release(ranks.of[r]);
     }
+    return n_bad;
+}
+
+static bool reach_each_other(int n_devices) {
+    int can = 1;
+    if (n_devices > 1)
+        MUST(cudaDeviceCanAccessPeer(&can, 0, 1));
+    return can;
+}
+
+int main(int argc, char **argv) {
+    const char *given = argc > 1 ? argv[1] : getenv("GYRE_TEST_SEED");
+    int n_devices = 0, n_bad = 0;
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0); // device/open.c says why
+    ranks.seed = given ? strtoull(given, nullptr, 10) : (uint64_t)time(nullptr);
+    setlinebuf(stdout);
+    printf("seed %llu\n", (unsigned long long)ranks.seed);
+    MUST(cudaGetDeviceCount(&n_devices));
+    if (reach_each_other(n_devices))
+        n_bad += test_all(n_devices);
+    ranks.by_host = true;
+    n_bad += test_all(n_devices);
     printf(n_bad ? "%d CASES FAILED\n" : "all fine\n", n_bad);
     return n_bad != 0;
 }

@@ -58,6 +58,8 @@ static const struct {
      "attempt to terminate a thread-local capture sequence from another thread"},
     {cudaErrorIllegalState, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
     {cudaErrorInvalidClusterSize, "cudaErrorInvalidClusterSize", "invalid cluster size"},
+    {cudaErrorPeerAccessUnsupported, "cudaErrorPeerAccessUnsupported",
+     "peer access is not supported between these two devices"},
     {cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
@@ -129,16 +131,24 @@ cudaError_t cudaSetDevice(int device) {
         return runtime_said(cudaErrorInvalidDevice);
     return current = device, cudaSuccess;
 }
+/* The number of the device that is current, from 1, where none reaches another's memory; 0: all reach all of it. */
+int runtime_alone(void) {
+    const char *said = getenv("GYRE_PTX_NO_PEERS");
+    return said && said[0] == '1' ? current + 1 : 0;
+}
+
 /* All memory is the host's, so every device reaches all of it; that it was not asked for shows on a real one alone. */
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
     if (!is_device(device) || !is_device(peer))
         return runtime_said(cudaErrorInvalidDevice);
-    return *can = device != peer, cudaSuccess;
+    return *can = device != peer && !runtime_alone(), cudaSuccess;
 }
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     static bool enabled[MOST_DEVICES][MOST_DEVICES];
     if (flags || !is_device(peer) || peer == current || peer >= MOST_DEVICES || current >= MOST_DEVICES)
         return runtime_said(flags ? cudaErrorInvalidValue : cudaErrorInvalidDevice);
+    if (runtime_alone())
+        return runtime_said(cudaErrorPeerAccessUnsupported);
     if (enabled[current][peer])
         return runtime_said(cudaErrorPeerAccessAlreadyEnabled);
     enabled[current][peer] = true;
@@ -263,6 +273,7 @@ static void launch(const struct work *w) {
         k->computes(w->launch.params);
     } else {
         l.at_once = work_at_once(w);
+        l.of = runtime_alone();
         l.lets_others = is_device(1) ? let_others : NULL;
         machine_launch(&l);
     }

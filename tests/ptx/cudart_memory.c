@@ -51,7 +51,7 @@ static void keep(struct allocation a) {
         all.at = realloc(all.at, (size_t)(all.room = all.room * 2 + 64) * sizeof *all.at);
     memmove(all.at + i + 1, all.at + i, (size_t)(all.n++ - i) * sizeof *all.at);
     all.at[i] = a;
-    memory_add(a.at, a.n_bytes);
+    memory_add_of(a.kind == OF_DEVICE ? runtime_alone() : 0, a.at, a.n_bytes);
 }
 
 static void forget(int i) {

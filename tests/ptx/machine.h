@@ -24,7 +24,8 @@
  *     $GYRE_PTX_KEEP=FOLDER     writes the PTX there that lines in messages refer to
  *     $GYRE_PTX_TIMES=1         at the end, the time that each kernel took
  *     $GYRE_PTX_PROCESSORS=N    multiprocessors that the device says it has (132): other numbers cut work otherwise
- *     $GYRE_PTX_DEVICES=N       so many devices, alike; memory of one is not kept from another
+ *     $GYRE_PTX_DEVICES=N       so many devices, alike; memory of one is not kept from another, but with
+ *     $GYRE_PTX_NO_PEERS=1      none reaches another's
  *     $GYRE_PTX_CAPABILITY=N    of the device: 80, 86, 89, 90 (what it is unless told) or 100
  *
  *     words.c, module.c, parse.c    PTX text to functions and instructions                          (words.h, module.h)
@@ -181,6 +182,7 @@ struct launch_of {
     const unsigned char *params;
     uint32_t grid[3], threads[3], cluster[3];
     uint32_t shared;           // dynamic
+    int of;                    // the device that runs it, from 1; 0: it reaches all memory
     int at_once;               // clusters that a device has room for; 0: all
     void (*lets_others)(void); // called when all do nothing but look at memory; NULL: nobody else writes
 };
@@ -219,7 +221,8 @@ unsigned char *global_at(struct warp *w, uint64_t address, uint32_t n);
 /* Any: global memory, or shared memory by its address as a pointer. */
 unsigned char *generic_at(struct warp *w, uint64_t address, uint32_t n);
 /* Allocations of the device: kept by cudart.c through these; global_at asks them. */
-void memory_add(const void *at, size_t n);
+void memory_add(const void *at, size_t n);                // of all devices
+void memory_add_of(int device, const void *at, size_t n); // of one, from 1: a launch of another (of) does not reach it
 void memory_remove(const void *at);
 
 /* copies.c, for machine.c: lands what may land when nothing else can go on; false: there was nothing. all: everything

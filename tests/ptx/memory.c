@@ -10,6 +10,7 @@
 
 struct range {
     uint64_t from, to;
+    int device; // whose it is; 0: everybody's
 };
 static struct range *ranges; // in order
 static int n_ranges, room_ranges;
@@ -27,7 +28,9 @@ static int range_behind(uint64_t at) {
     return low;
 }
 
-void memory_add(const void *at, size_t n) {
+void memory_add(const void *at, size_t n) { memory_add_of(0, at, n); }
+
+void memory_add_of(int device, const void *at, size_t n) {
     uint64_t from = (uintptr_t)at;
     int i = range_behind(from);
     if (n_ranges == room_ranges) {
@@ -37,7 +40,7 @@ void memory_add(const void *at, size_t n) {
             machine_fault(NULL, "no memory");
     }
     memmove(ranges + i + 1, ranges + i, (size_t)(n_ranges - i) * sizeof *ranges);
-    ranges[i] = (struct range){from, from + n};
+    ranges[i] = (struct range){from, from + n, device};
     n_ranges++;
 }
 
@@ -49,21 +52,31 @@ void memory_remove(const void *at) {
     }
 }
 
-static bool is_allocated(uint64_t at, uint64_t n) {
+/* NULL: there is none. */
+static const struct range *allocation_at(uint64_t at, uint64_t n) {
     static int last;
     if (last < n_ranges && ranges[last].from <= at && at + n <= ranges[last].to)
-        return true;
+        return &ranges[last];
     int i = range_behind(at);
     if (i == n_ranges || at < ranges[i].from || at + n > ranges[i].to)
-        return false;
+        return NULL;
     last = i;
-    return true;
+    return &ranges[i];
+}
+
+static bool is_allocated(const struct warp *w, uint64_t at, uint64_t n) {
+    const struct range *r = allocation_at(at, n);
+    int of = w->block->cluster->launch->of;
+    if (r && of && r->device && of != r->device)
+        machine_fault(w, "%#llx is device %d's, which device %d does not reach", (unsigned long long)at, r->device - 1,
+                      of - 1);
+    return r != NULL;
 }
 
 // ---- addresses ------------------------------------------------------------------------------------------------------
 
 unsigned char *global_at(struct warp *w, uint64_t address, uint32_t n) {
-    if (!is_allocated(address, n))
+    if (!is_allocated(w, address, n))
         machine_fault(w, "%u bytes at %#llx are in no allocation", n, (unsigned long long)address);
     return (unsigned char *)(uintptr_t)address;
 }
@@ -249,7 +262,7 @@ static uint64_t pointers_of(struct warp *w, const struct insn *i, const struct a
         return (uintptr_t)shared_at(w, (uint32_t)s.low, n) - s.low + (uint64_t)i->offset;
     }
     uint64_t all = s.high - s.low + n;
-    if (!is_allocated(s.low, all) && (a->space == GLOBAL || !is_parameter(w, s.low, all)))
+    if (!is_allocated(w, s.low, all) && (a->space == GLOBAL || !is_parameter(w, s.low, all)))
         EACH_LANE (lane, lanes) {
             uint64_t at = base->u64[lane] + (uint64_t)i->offset;
             a->space == GLOBAL ? global_at(w, at, n) : generic_at(w, at, n);

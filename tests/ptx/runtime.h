@@ -25,6 +25,7 @@ int runtime_processors(void);
  * Kernels are compiled for it: PTX of compute_80 runs on all. */
 int runtime_capability(void);
 int runtime_shared_of_block(void);
+int runtime_alone(void);
 enum { SHARED_UNASKED = 48 << 10, MOST_THREADS = 1024, PORTABLE_CLUSTER = 8 };
 
 _Noreturn void runtime_unknown(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -230,6 +230,7 @@ static const struct backend_option cuda_options[] = {
     {"kernels", "plain", "kernels that every card runs, which are slow; otherwise the fastest there are for this one"},
     {"eager", "0|1", "start every op of a step by itself, never a captured graph"},
     {"share-cards", "0|1", "1: with more devices to a model than there are cards, several run on one, for tests"},
+    {"peer-access", "0|1", "0: ranks sum through the host's memory, as where cards do not reach each other's; slow"},
     {"patience", "SECONDS", "how long a device waits for others of its model until it is given up; 30"},
     {0},
 };

@@ -76,6 +76,7 @@ struct device {
     bool multiplies_e4m3;           // the library does here
     bool eager;                     // no graphs
     int patience_s;                 // of a rank that waits for another
+    bool meets_by_host;             // ranks leave each other's memory alone
     bool whole_keys;
     enum element state; // of the delta rule's states: float32, or bfloat16 where that is asked for
     struct error fault; // sticky

@@ -151,6 +151,7 @@ enum status cuda_open(const struct device_options *options, struct device **out,
     d->whole_keys = device_option_is_off(options->own, "shared-kv");
     d->memory_share = options->memory_share;
     d->patience_s = patience_s;
+    d->meets_by_host = device_option_is_off(options->own, "peer-access");
     enum status st = options->card ? open_phantom(d, options->card, err)
                                    : open_parts(d, device_option_is_on(options->own, "share-cards"), err);
     if (st != OK) {

@@ -4,10 +4,14 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/ranks/meeting.h"
 
-/* Opens the cards' memory to each other, and gives each rank its box. Ranks on one card (device option share-cards)
- * meet there. ERR_UNSUPPORTED: two cards do not reach each other's memory. */
+/* Opens the cards' memory to each other, and gives each rank its box: in the host's memory where two cards do not reach
+ * each other's, or the device option peer-access asks for it. Ranks on one card (device option share-cards) meet
+ * there. */
 enum status cuda_join(struct loaded *const *ranks, int n, struct error *err);
 void ranks_leave(struct loaded *loaded); // gives back what it took of this one
+
+/* That they meet in the host's memory, if they do. */
+bool ranks_slow_way(const struct loaded *loaded, char *out, size_t n);
 
 const struct dmeeting *ranks_meeting(const struct loaded *loaded);
 /* Whether a program of ranks has been joined, and has no op that needs it and is not there yet. */

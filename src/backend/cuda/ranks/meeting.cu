@@ -193,6 +193,60 @@ static __global__ void __launch_bounds__(SHARE_THREADS)
     end(m, epoch);
 }
 
+// ---- through the host -------------------------------------------------------------------------------------------
+
+/* An element of the host's memory, which no cache of this card may have from before. */
+static __device__ float from_host(const float *at) { return *static_cast<const volatile float *>(at); }
+
+/* The part that block b of all has of n elements. */
+static __device__ int64_t part_from(int64_t n, int b) { return n * b / gridDim.x; }
+
+/* Sums: y is the sum of all x, which are alike. Else each rank's x are y's columns from its `first` on, as its letter
+ * says with its width. Of rows from `top` on, `most` at most. Grids of all ranks are alike, so that a block meets those
+ * of its number. */
+template <bool SUMS>
+static __global__ void __launch_bounds__(SHARE_THREADS)
+    meet_by_host(const __grid_constant__ dmeeting m, const int32_t *rows, const int32_t *wanted, int top, int most,
+                 dmat x, int first, dmat y) {
+    __shared__ letter of[MEETING_RANKS];
+    if (!m.one_card)
+        let_next_start();
+    wait_for_previous();
+    int n_rows = min(max(*rows - top, 0), most);
+    if (n_rows == 0 || *wanted == 0)
+        return;
+    uint32_t epoch = epoch_of(m);
+    if (!SUMS)
+        begin(m, epoch, reinterpret_cast<void *>((intptr_t)first), reinterpret_cast<void *>((intptr_t)x.width), of);
+    int64_t all = (int64_t)n_rows * x.width, stop = part_from(all, blockIdx.x + 1);
+    for (int64_t i = part_from(all, blockIdx.x) + threadIdx.x; i < stop; i += SHARE_THREADS) {
+        float mine = load(x, top + i / x.width, (int)(i % x.width));
+        for (int r = 1; r < m.n; r++)
+            sent_to(m, (m.rank + r) % m.n, m.rank, epoch)[i] = mine;
+    }
+    exchange_slice(m, epoch);
+    if (SUMS)
+        for (int64_t i = part_from(all, blockIdx.x) + threadIdx.x; i < stop; i += SHARE_THREADS) {
+            float sum = 0;
+            for (int r = 0; r < m.n; r++) {
+                float v = r == m.rank ? load(x, top + i / x.width, (int)(i % x.width))
+                                      : from_host(sent_to(m, m.rank, r, epoch) + i);
+                sum = r == 0 ? v : sum + v;
+            }
+            store(y, top + i / x.width, (int)(i % x.width), sum);
+        }
+    for (int r = 0; r < m.n && !SUMS; r++) {
+        int from = (int)(intptr_t)of[r].x, width = (int)(intptr_t)of[r].y;
+        int64_t n = (int64_t)n_rows * width;
+        for (int64_t i = part_from(n, blockIdx.x) + threadIdx.x; i < part_from(n, blockIdx.x + 1); i += SHARE_THREADS)
+            store(y, top + i / width, from + (int)(i % width),
+                  r == m.rank ? load(x, top + i / width, (int)(i % width))
+                              : from_host(sent_to(m, m.rank, r, epoch) + i));
+    }
+    if (is_last_block(m, gridDim.x) && threadIdx.x == 0)
+        end_meeting(m, epoch);
+}
+
 // ---- the largest ------------------------------------------------------------------------------------------------
 
 /* What is not a number is largest; of equals the first. */
@@ -205,7 +259,7 @@ static __device__ dlargest better(dlargest a, dlargest b) {
 static __device__ dlargest warp_best(dlargest mine) {
     for (int step = 16; step > 0; step /= 2)
         mine = better(mine, dlargest{__shfl_xor_sync(0xffffffffu, mine.logit, step),
-                                  __shfl_xor_sync(0xffffffffu, mine.id, step)});
+                                     __shfl_xor_sync(0xffffffffu, mine.id, step)});
     return mine;
 }
 
@@ -268,9 +322,7 @@ static bool packets_take(const dmat &x, int64_t n_rows) {
 }
 
 /* Beside each element of x lie its scales and bias. */
-static bool scales_in_fours(const dmat &x) {
-    return (uintptr_t)x.col_scale % 16 == 0 && (uintptr_t)x.bias % 16 == 0;
-}
+static bool scales_in_fours(const dmat &x) { return (uintptr_t)x.col_scale % 16 == 0 && (uintptr_t)x.bias % 16 == 0; }
 
 static bool slices_take(const dmeeting *m, const dmat &x, int64_t n_rows) {
     return n_rows * x.width * (m->n - 1) <= MEETING_SLICED && lies_in_fours(x) && scales_in_fours(x);
@@ -298,14 +350,28 @@ static void by_shares(const struct launch *l, int n_rows, const struct dmeeting 
         launch_node(reduce_shares<float>, blocks_for(n), SHARE_THREADS, 0, l->stream, *m, rows, x, y);
 }
 
+/* As many rows a node as a box has room for. */
+static_assert((int)MOST_BLOCKS <= (int)MEETING_SLICES, "each block has its word");
+static void by_host(const struct launch *l, int n_rows, const struct dmeeting *m, const int32_t *rows,
+                    const int32_t *wanted, const dmat &x, int first, const dmat &y, bool sums) {
+    int most = MEETING_SLICED / y.width;
+    for (int top = 0; top < n_rows; top += most) {
+        int64_t n = (int64_t)(n_rows - top < most ? n_rows - top : most) * y.width;
+        launch_node(sums ? meet_by_host<true> : meet_by_host<false>, blocks_for(n), SHARE_THREADS, 0, l->stream, *m,
+                    rows, wanted, top, most, x, first, y);
+    }
+}
+
 bool all_reduce_takes_unscaled(const struct dmeeting *m, struct dmat x, int n_rows) {
-    return packets_take(x, n_rows) || slices_take(m, x, n_rows);
+    return packets_take(x, n_rows) || m->by_host || slices_take(m, x, n_rows);
 }
 
 void launch_all_reduce(const struct launch *l, int n_rows, const struct dmeeting *m, const int32_t *rows, struct dmat x,
                        struct dmat y) {
     if (packets_take(x, n_rows))
         by_packets(l, n_rows, m, rows, x, y);
+    else if (m->by_host)
+        by_host(l, n_rows, m, rows, rows, x, 0, y, true);
     else if (slices_take(m, x, n_rows) && lies_in_fours(y))
         by_slices(l, n_rows, m, rows, x, y);
     else
@@ -313,14 +379,16 @@ void launch_all_reduce(const struct launch *l, int n_rows, const struct dmeeting
 }
 
 void launch_gather_largest(const struct launch *l, int n_rows, const struct dmeeting *m, const int32_t *rows,
-                         struct dmat x, int first, struct dlargest *largest, int pitch) {
+                           struct dmat x, int first, struct dlargest *largest, int pitch) {
     launch_node(gather_largest, dim3(MEETING_BESTS, n_rows), THREADS, 0, l->stream, *m, rows, x, first, largest, pitch);
 }
 
 void launch_all_gather(const struct launch *l, int n_rows, const struct dmeeting *m, const int32_t *rows,
                        const int32_t *wanted, struct dmat x, int first, struct dmat y) {
     int64_t n = (int64_t)n_rows * x.width;
-    if (in_fours(x, y, first))
+    if (m->by_host)
+        by_host(l, n_rows, m, rows, wanted, x, first, y, false);
+    else if (in_fours(x, y, first))
         launch_node(gather<float4>, blocks_for(n / 4), SHARE_THREADS, 0, l->stream, *m, rows, wanted, x, first, y);
     else
         launch_node(gather<float>, blocks_for(n), SHARE_THREADS, 0, l->stream, *m, rows, wanted, x, first, y);

@@ -15,12 +15,16 @@ struct letter {
     uint32_t epoch, unused;
 };
 
-/* The front of a box; behind it, at MEETING_HEAD, what ranks send: packets, or floats [2][n][MEETING_SLICED]. */
-struct box {
+/* How far a rank is. */
+struct counts {
     uint32_t epoch;  // of the last meeting
     uint32_t n_done; // blocks that have ended, of the one that is under way
-    uint32_t gave_up;
-    uint32_t unused;
+    uint32_t gave_up, unused;
+};
+static_assert(sizeof(counts) == MEETING_COUNTS, "as it is made room for");
+
+/* The front of a box; behind it, at MEETING_HEAD, what ranks send: packets, or floats [2][n][MEETING_SLICED]. */
+struct box {
     letter begun[2][MEETING_RANKS];
     uint32_t ended[2][MEETING_RANKS];
     uint32_t sent[2][MEETING_RANKS][MEETING_SLICES];
@@ -28,6 +32,8 @@ struct box {
 static_assert(sizeof(box) <= MEETING_HEAD, "the front of a box fits");
 
 __device__ inline box &box_of(const dmeeting &m, int rank) { return *static_cast<box *>(m.boxes[rank]); }
+
+__device__ inline counts &counts_of(const dmeeting &m) { return *static_cast<counts *>(m.counts); }
 
 /* What is in a rank's box from another. */
 __device__ inline float *sent_to(const dmeeting &m, int to, int from, uint32_t epoch) {
@@ -75,31 +81,31 @@ template <class F> __device__ inline void wait_until(const dmeeting &m, int from
     for (uint32_t i = 1; !there(); i++) {
         if (i % LOOKS)
             continue;
-        if (look(&box_of(m, m.rank).gave_up))
+        if (look(&counts_of(m).gave_up))
             return;
         unsigned long long now = now_ns();
         began = began ? began : now;
         if (now - began < m.patience_ns)
             continue;
         *static_cast<volatile int32_t *>(m.missed) = 1 + from;
-        tell(&box_of(m, m.rank).gave_up, 1);
+        tell(&counts_of(m).gave_up, 1);
         return;
     }
 }
 
 /* The number of the meeting that begins, known behind the node before. */
-__device__ inline uint32_t epoch_of(const dmeeting &m) { return box_of(m, m.rank).epoch + 1; }
+__device__ inline uint32_t epoch_of(const dmeeting &m) { return counts_of(m).epoch + 1; }
 
 /* The last block of a meeting, of n_blocks that have something to do, gets true. All of its threads call it. */
 __device__ inline bool is_last_block(const dmeeting &m, uint32_t n_blocks) {
     __syncthreads(); // every thread knows the epoch
-    return __syncthreads_or(threadIdx.x == 0 && atomicAdd(&box_of(m, m.rank).n_done, 1) == n_blocks - 1);
+    return __syncthreads_or(threadIdx.x == 0 && atomicAdd(&counts_of(m).n_done, 1) == n_blocks - 1);
 }
 
 /* By the last block's first thread. */
 __device__ inline void end_meeting(const dmeeting &m, uint32_t epoch) {
-    box_of(m, m.rank).n_done = 0;
-    box_of(m, m.rank).epoch = epoch;
+    counts_of(m).n_done = 0;
+    counts_of(m).epoch = epoch;
 }
 
 /* Two columns: `mine` goes to all, and becomes the sum in the order of ranks. at: of the first, among all floats of the

@@ -14,6 +14,9 @@
  *     gathered  letters, every rank writes its columns into every y, letters. Of logits that only the most probable
  *               token is asked of, the largest of parts are sent as packets in their place
  *
+ * Where two cards do not reach each other's memory boxes are the host's (by_host): packets go there as they do to a
+ * card; all else in slices of some rows a node, of gathered columns too. Each crosses the host's bus twice.
+ *
  * Sums are x of rank 0 + x of rank 1 + ..., in float32, whichever way: all ranks have the same bits.
  *
  * Waiting is bounded. A rank that waits longer than `patience_ns` for another says for whom in *missed, in the host's
@@ -34,15 +37,18 @@ enum {
     MEETING_SLICES = 128,
     MEETING_BESTS = 16,
     MEETING_BEST_ROWS = 512,
-    MEETING_HEAD = 16384
+    MEETING_HEAD = 16384,
+    MEETING_COUNTS = 16
 };
 
 struct dmeeting {
     int rank, n;
     void *boxes[MEETING_RANKS]; // of each rank, meeting_box_bytes(n) of zeros, as this card reaches it
+    void *counts;               // this card's own, MEETING_COUNTS bytes of zeros
     int32_t *missed;            // 0, or 1 + the rank that did not come
     unsigned long long patience_ns;
     bool one_card; // ranks share it: nothing may take the place of one that is waited for
+    bool by_host;  // no value is wider than MEETING_SLICED then
 };
 
 int64_t meeting_box_bytes(int n);

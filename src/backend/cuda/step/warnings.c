@@ -1,9 +1,10 @@
 /* warnings.c - what makes steps slower, or memory fuller, than whoever started them may expect (core/backend.h). Each
  * is a sentence; what costs most comes first. */
 #include "backend/cuda/attention/lists.h"
+#include "backend/cuda/cache/cache.h"
 #include "backend/cuda/device/manifest.h"
 #include "backend/cuda/device/probes.h"
-#include "backend/cuda/cache/cache.h"
+#include "backend/cuda/ranks/join.h"
 #include "backend/cuda/step/launch.h"
 #include "backend/cuda/step/node.h"
 #include "backend/cuda/weights/weights.h"
@@ -28,6 +29,8 @@ static bool no_fast_kernels(struct executable *exe, char *out, size_t n) {
                  d->index, d->arch->number);
     return true;
 }
+
+static bool slow_sums(struct executable *exe, char *out, size_t n) { return ranks_slow_way(exe->loaded, out, n); }
 
 // ---- layers -----------------------------------------------------------------------------------------------------
 
@@ -163,8 +166,8 @@ static bool narrow_states(struct executable *exe, char *out, size_t n) {
     return true;
 }
 
-static warning *const warnings[] = {no_fast_kernels, narrow_states, slow_layers,     slow_attention,
-                                    grown_weights,   untimed,       filter_left_out, l2_copies_left_out};
+static warning *const warnings[] = {no_fast_kernels, slow_sums, narrow_states,   slow_layers,       slow_attention,
+                                    grown_weights,   untimed,   filter_left_out, l2_copies_left_out};
 
 bool cuda_warning(struct executable *exe, int i, char *out, size_t n) {
     for (size_t k = 0; k < ARRAY_LEN(warnings); k++)
