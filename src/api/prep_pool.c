@@ -8,10 +8,13 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 enum {
     LARGE = 256 << 10, // bytes of a body: some 60,000 tokens, 20 ms of work
     LEAST_COST = 1024, // of a request, in bytes: what it takes besides its text
+    NICER = 10,        // threads that take large bodies, by nice: a ninth of the engine's share of a processor
 };
 
 enum job_size { SMALL_JOB, LARGE_JOB, N_SIZES };
@@ -41,6 +44,7 @@ struct prep_pool {
     uint64_t n_arrived;
     size_t max_waiting;
     void (*do_work)(struct http_exchange *x);
+    bool first_is_idle; // there are several threads, and the first has nothing to do
     bool stopping;
     pthread_t *threads; // [n_threads]
     int n_threads, n_started;
@@ -93,12 +97,12 @@ static bool is_before(const struct job *a, const struct job *b) {
     return a->tag != b->tag ? a->tag < b->tag : a->number < b->number;
 }
 
-/* The one with the least tag; NULL when there is none that the thread may take. */
-static struct job *pop(struct prep_pool *p, bool small_only) {
+/* The one with the least tag, of sizes from least to most; NULL when there is none. */
+static struct job *pop(struct prep_pool *p, enum job_size least, enum job_size most) {
     struct tenant *best = NULL;
     enum job_size best_size = SMALL_JOB;
     for (struct tenant *t = p->waiting; t; t = t->next)
-        for (int size = SMALL_JOB; size <= (small_only ? SMALL_JOB : LARGE_JOB); size++)
+        for (int size = (int)least; size <= (int)most; size++)
             if (t->first[size] && (!best || is_before(t->first[size], best->first[best_size]))) {
                 best = t;
                 best_size = (enum job_size)size;
@@ -122,10 +126,7 @@ bool prep_pool_add(struct prep_pool *p, struct http_exchange *x, int tenant) {
             .x = x, .tag = fair_share_arrive(&p->fair, tenant, (int64_t)cost_of(x), idle), .number = p->n_arrived++};
         http_lend(x);
         push(p, t, job);
-        if (size_of(x) == SMALL_JOB)
-            pthread_cond_signal(&p->work);
-        else
-            pthread_cond_broadcast(&p->work); // one that takes large ones must wake
+        pthread_cond_broadcast(&p->work); // the one that may take it must wake
     }
     pthread_mutex_unlock(&p->lock);
     return fits;
@@ -134,24 +135,49 @@ bool prep_pool_add(struct prep_pool *p, struct http_exchange *x, int tenant) {
 // ---- the threads ------------------------------------------------------------------------------------------------
 
 static void run(const struct prep_pool *p, struct http_exchange *x) {
-    bool large = size_of(x) == LARGE_JOB;
     if (!http_was_left(x))
         p->do_work(x);
     http_give_back(x);
-    if (large) // what many small values were in is not given back to the system otherwise
-        malloc_trim(0);
+}
+
+/* What many small values were in is not given back to the system otherwise. It takes the locks of every thread's heap,
+ * for milliseconds: once behind several large ones. */
+static void give_memory_back(struct prep_pool *p) {
+    pthread_mutex_unlock(&p->lock);
+    malloc_trim(0);
+    pthread_mutex_lock(&p->lock);
+}
+
+/* Small ones are left to the first thread while it is idle: the others are slower where processors are wanted. */
+static struct job *take(struct prep_pool *p, bool small_only) {
+    struct job *job =
+        small_only ? pop(p, SMALL_JOB, SMALL_JOB) : pop(p, p->first_is_idle ? LARGE_JOB : SMALL_JOB, LARGE_JOB);
+    if (!small_only)
+        return job;
+    p->first_is_idle = !job;
+    if (job && p->n_waiting > 0)
+        pthread_cond_broadcast(&p->work); // the others may take small ones now
+    return job;
 }
 
 static void *thread_of_pool(void *arg) {
     struct prep_pool *p = arg;
     pthread_mutex_lock(&p->lock);
-    bool small_only = p->n_started++ == 0 && p->n_threads > 1;
+    bool is_first = p->n_started++ == 0, small_only = is_first && p->n_threads > 1;
+    if (!is_first) // of this thread alone, on Linux; refused or not, all goes on
+        setpriority(PRIO_PROCESS, (id_t)gettid(), getpriority(PRIO_PROCESS, (id_t)gettid()) + NICER);
+    bool keeps = false; // memory of large ones
     while (!p->stopping) {
-        struct job *job = pop(p, small_only);
+        struct job *job = take(p, small_only);
         if (!job) {
-            pthread_cond_wait(&p->work, &p->lock);
+            if (keeps)
+                give_memory_back(p);
+            else
+                pthread_cond_wait(&p->work, &p->lock);
+            keeps = false;
             continue;
         }
+        keeps |= size_of(job->x) == LARGE_JOB;
         p->n_working++;
         pthread_mutex_unlock(&p->lock);
         run(p, job->x);
@@ -186,6 +212,7 @@ enum status prep_pool_open(int n_threads, int n_tenants, size_t max_waiting, voi
     pthread_cond_init(&p->work, NULL);
     fair_share_init(&p->fair, n_tenants);
     p->max_waiting = max_waiting;
+    p->first_is_idle = n_threads > 1;
     p->do_work = work;
     p->tenants = xcalloc((size_t)n_tenants, sizeof *p->tenants);
     for (int i = 0; i < n_tenants; i++)
@@ -210,7 +237,7 @@ void prep_pool_close(struct prep_pool *p) {
     pthread_mutex_unlock(&p->lock);
     for (int i = 0; i < p->n_threads; i++)
         pthread_join(p->threads[i], NULL);
-    for (struct job *job; (job = pop(p, false));)
+    for (struct job *job; (job = pop(p, SMALL_JOB, LARGE_JOB));)
         http_give_back(job->x); // their connections are closed
     fair_share_release(&p->fair);
     free(p->tenants);

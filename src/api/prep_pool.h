@@ -16,8 +16,9 @@
  * complete; answers of different connections have no order among each other.
  *
  * Bounds: the first of several threads takes small bodies only, so that a small request waits for small ones only, and
- * the memory that large ones become is that of n_threads - 1 of them. What waits of one key, or of all without keys,
- * has at most `max_waiting` bytes: more is refused.
+ * the memory that large ones become is that of n_threads - 1 of them. The others have a lower priority, so that the
+ * engine, where it computes on the same processors, goes on; they take small ones while the first has one. What waits
+ * of one key, or of all without keys, has at most `max_waiting` bytes: more is refused.
  *
  * A client that leaves: its request is dropped when its turn comes. If it is being worked on, that goes to its end,
  * which the bounds on texts keep near (api_tokenize), and nobody gets the answer. Shutdown: what waits while http_stop

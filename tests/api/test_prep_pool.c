@@ -7,11 +7,13 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 /* POST /work?tenant=T&id=N is handled by the pool, which waits at the gate unless id is 9; then it says id and the
- * body's length. POST /stream likewise, as a stream; /held holds until gone() is called. GET /now is answered by the
+ * body's length. POST /priority says by how much the thread that works on it is nicer than the one that opened the
+ * pool. POST /stream likewise, as a stream; /held holds until gone() is called. GET /now is answered by the
  * I/O thread. */
 static struct {
     struct http_server *server;
@@ -21,6 +23,7 @@ static struct {
     pthread_cond_t changed;
     bool open;
     int order[64], n_order; // ids, as they were begun
+    int priority;           // of who opened the pool
     _Atomic int begun, handed, refused, finished, complete, gone, left;
 } s;
 
@@ -51,6 +54,11 @@ static void work(struct http_exchange *x) {
     pass_gate(x);
     http_reply(x, &(struct http_answer){.status = 200, .content_type = "text/plain"},
                str_of(arena_printf(&x->arena, "%d: %zu", number(x, "id"), x->body.len)));
+}
+
+static void say_priority(struct http_exchange *x) {
+    http_reply(x, &(struct http_answer){.status = 200, .content_type = "text/plain"},
+               str_of(arena_printf(&x->arena, "%d", getpriority(PRIO_PROCESS, (id_t)gettid()) - s.priority)));
 }
 
 static void begin_stream(struct http_exchange *x) {
@@ -96,6 +104,7 @@ static void finished(struct http_exchange *x, const struct http_outcome *o) {
 
 static const struct http_route routes[] = {
     {HTTP_POST, "/work", work, NULL, NULL, HTTP_LONG, 0},
+    {HTTP_POST, "/priority", say_priority, NULL, NULL, HTTP_LONG, 0},
     {HTTP_POST, "/stream", begin_stream, fill, gone, HTTP_LONG, 0},
     {HTTP_POST, "/held", hold, NULL, gone, HTTP_LONG, 0},
     {HTTP_GET, "/now", now, NULL, NULL, 0, 0},
@@ -108,6 +117,7 @@ static void start(int n_threads, size_t max_waiting) {
     memset(&s, 0, sizeof s);
     pthread_mutex_init(&s.lock, NULL);
     pthread_cond_init(&s.changed, NULL);
+    s.priority = getpriority(PRIO_PROCESS, 0);
     EXPECT_OK(prep_pool_open(n_threads, 4, max_waiting, handle, &s.pool, &err), err);
     struct http_options o = {.host = "127.0.0.1",
                              .n_threads = 1,
@@ -221,6 +231,26 @@ static void small_ones_do_not_wait_for_large_ones(void **state) {
     end();
 }
 
+/* Which thread would win a race decides nothing: a small one is the first thread's, which has had none before. */
+static void large_ones_are_read_at_a_lower_priority(void **state) {
+    (void)state;
+    for (int i = 0; i < 20; i++) {
+        start(3, 4 << 20);
+        char nicer[16];
+        snprintf(nicer, sizeof nicer, "%d", MIN(10, 19 - s.priority)); // there is nothing behind 19
+        expect_heard(post("/priority", 0, 9, 400 << 10), 200, nicer);
+        expect_heard(post("/priority", 0, 9, 10), 200, "0");
+        end();
+    }
+}
+
+static void one_thread_keeps_its_priority(void **state) {
+    (void)state;
+    start(1, 4 << 20);
+    expect_heard(post("/priority", 0, 9, 400 << 10), 200, "0");
+    end();
+}
+
 static void what_waits_of_a_key_is_bounded(void **state) {
     (void)state;
     start(1, 100000);
@@ -325,6 +355,8 @@ int main(void) {
         cmocka_unit_test(a_stream_begins_elsewhere),
         cmocka_unit_test(who_sends_much_waits_behind_himself),
         cmocka_unit_test(small_ones_do_not_wait_for_large_ones),
+        cmocka_unit_test(large_ones_are_read_at_a_lower_priority),
+        cmocka_unit_test(one_thread_keeps_its_priority),
         cmocka_unit_test(what_waits_of_a_key_is_bounded),
         cmocka_unit_test(who_leaves_while_he_waits_is_not_worked_for),
         cmocka_unit_test(who_leaves_while_he_is_worked_for_is_told_afterwards),
