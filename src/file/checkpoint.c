@@ -35,6 +35,7 @@ struct checkpoint {
     struct stored_list list;
     uint32_t *table;   // open addressing: 1 + index into list, 0 is free
     size_t table_mask; // size - 1, size a power of two at least twice the number of tensors
+    size_t n_unlisted;
 };
 
 static uint32_t *slot_of(const struct checkpoint *c, const char *name) {
@@ -107,39 +108,17 @@ static enum status open_single(struct checkpoint *c, const char *path, struct er
     return build_table(c, err);
 }
 
-// The tensors that the index does not list; there is at least one.
-static enum status refuse_extra(const struct checkpoint *c, const bool *listed, const char *index_path,
-                                struct error *err) {
-    struct buf names = {0};
-    size_t n = 0, file = 0;
-    for (size_t i = 0; i < c->list.n; i++) {
-        if (listed[i])
-            continue;
-        if (n++ == 0)
-            file = (size_t)c->list.items[i].file;
-        if (n <= 4)
-            buf_printf(&names, "%s%s", n > 1 ? ", " : "", c->list.items[i].name);
-    }
-    enum status st = fail(err, ERR_FORMAT, "%s: %zu tensor%s not listed in %s: %s%s", c->files[file].path, n,
-                          n > 1 ? "s are" : " is", index_path, names.ptr, n > 4 ? ", ..." : "");
-    buf_release(&names);
-    return st;
-}
-
-/* Every entry of the index is in its shard, and there is nothing else. */
+/* Every entry of the index is in a shard. What else there is, and what is in another one, is read all the same, as
+ * transformers does: the index says which files there are. */
 static enum status match_index(struct checkpoint *c, const struct shard_index *index, const char *path,
                                struct error *err) {
-    bool *listed = arena_calloc(&c->arena, c->list.n + 1, sizeof *listed);
     for (size_t i = 0; i < index->n_entries; i++) {
         const struct shard_entry *e = &index->entries[i];
-        const struct stored_tensor *t = checkpoint_find(c, e->name);
-        if (!t || t->file != e->file)
-            return fail(err, ERR_FORMAT, "%s: tensor %s is not in %s%s%s", path, e->name, index->files[e->file],
-                        t ? " but in " : "", t ? index->files[t->file] : "");
-        listed[t - c->list.items] = true;
+        if (!checkpoint_find(c, e->name))
+            return fail(err, ERR_FORMAT, "%s: tensor %s is not in %s", path, e->name, index->files[e->file]);
     }
-    // Names are unique on both sides, so equal counts mean equal sets.
-    return index->n_entries == c->list.n ? OK : refuse_extra(c, listed, path, err);
+    c->n_unlisted = c->list.n - index->n_entries; // names are unique on both sides
+    return OK;
 }
 
 static enum status read_index(struct checkpoint *c, const char *path, struct shard_index *index, struct error *err) {
@@ -348,6 +327,8 @@ struct stored_tensor *checkpoint_find(const struct checkpoint *c, const char *na
 }
 
 size_t checkpoint_count(const struct checkpoint *c) { return c->list.n; }
+
+size_t checkpoint_unlisted(const struct checkpoint *c) { return c->n_unlisted; }
 
 struct stored_tensor *checkpoint_at(const struct checkpoint *c, size_t i) {
     BUG_IF(i >= c->list.n);

@@ -16,8 +16,8 @@
  * Each file obeys safetensors.h or gguf_tensors.h, the index shard_index.h, and every file is found by the rules of
  * folder.h. Of a split GGUF file all parts must be there, say the same place as their names, and have together as many
  * tensors as split.tensors.count says.
- * With an index, the tensors that it lists and those in the shards must be the same, each in the shard
- * that the index names; a missing shard or tensor and an extra tensor are refused by name.
+ * With an index, a missing shard or tensor is refused by name; tensors of the shards that it does not list, or lists
+ * elsewhere, are read as the others.
  *
  * Nothing is copied but safetensors files whose data begin at no multiple of 8 bytes; those are memory of the process.
  * Of the others opening reads only the headers: 100,000 tensors take half a second of one core, most of it JSON.
@@ -38,6 +38,7 @@ void checkpoint_free(struct checkpoint *c); // NULL is fine; every tensor of c d
 
 struct stored_tensor *checkpoint_find(const struct checkpoint *c, const char *name);
 size_t checkpoint_count(const struct checkpoint *c);
+size_t checkpoint_unlisted(const struct checkpoint *c); // how many an index does not list
 struct stored_tensor *checkpoint_at(const struct checkpoint *c,
                                     size_t i); // in the order of files and offsets, i < count
 

@@ -47,8 +47,9 @@ struct facts {
     int layers_by_mixer[MIX_DELTA + 1];
     int n_moe_layers, n_dense_layers;
     int64_t n_unused_scales;
-    struct buf tool_calls;      // how the model writes them, for people
-    struct error weights_fault; // of a folder; text empty: its weights can be opened, and of bitsandbytes used
+    size_t n_unlisted;               // tensors that no index lists
+    struct buf tool_calls;           // how the model writes them, for people
+    struct error weights_fault;      // of a folder; text empty: its weights can be opened, and of bitsandbytes used
     const struct footprint *on_card; // NULL: nobody asked
 };
 
@@ -58,6 +59,7 @@ static void gather_from_weights(const char *path, struct facts *f) {
     if (f->spec->gguf || !dir_exists(path) || checkpoint_open(&c, path, &f->weights_fault) != OK)
         return;
     f->n_unused_scales = count_unused_scales(c, f->spec->n_layers);
+    f->n_unlisted = checkpoint_unlisted(c);
     checkpoint_free(c);
 }
 
@@ -297,6 +299,8 @@ static void print_notes(const struct facts *f) {
         printf("%-14s%" PRId64
                " scales of caches and outputs: a cache of 8 bits makes a scale for each key and value itself\n",
                "read past", f->n_unused_scales);
+    if (f->n_unlisted)
+        printf("%-14s%zu of the shards' tensors, which the index does not list\n", "read too", f->n_unlisted);
     if (f->weights_fault.text[0])
         print_line("note", f->weights_fault.text);
     if (!f->runnable && s->draft.vocab == 0)
@@ -407,23 +411,16 @@ static json_t *not_counted_json(const struct model_spec *s) {
 
 static void print_json(const struct facts *f) {
     const struct model_spec *s = f->spec;
-    json_t *o = json_object();
-    json_object_set_new(o, "architecture", json_string(s->architecture));
-    json_object_set_new(o, "model_type", json_string(s->model_type));
-    json_object_set_new(o, "runnable", json_boolean(f->runnable));
-    json_object_set_new(o, "multimodal", json_boolean(s->multimodal));
-    json_object_set_new(o, "parameters", json_integer(f->n_parameters));
-    json_object_set_new(o, "weight_bytes", json_integer(f->n_bytes));
+    json_t *o = json_pack("{s:o?, s:o?, s:b, s:b, s:I, s:I, s:i, s:i, s:i, s:i, s:i}", "architecture",
+                          json_string(s->architecture), "model_type", json_string(s->model_type), "runnable",
+                          f->runnable, "multimodal", s->multimodal, "parameters", (json_int_t)f->n_parameters,
+                          "weight_bytes", (json_int_t)f->n_bytes, "n_layers", s->n_layers, "hidden_size",
+                          s->hidden_size, "n_heads", s->n_heads, "n_kv_heads", s->n_kv_heads, "head_dim", s->head_dim);
     json_object_set_new(o, "bytes_by_dtype", weights_json(f));
     json_object_set_new(o, "dtype", json_string(dtype_name(s->dtype)));
     json_object_set_new(o, "quantization", json_string(s->gguf ? "gguf" : quant_name(s->quant)));
-    json_object_set_new(o, "n_layers", json_integer(s->n_layers));
     json_object_set_new(o, "layers", layers_json(f));
-    json_object_set_new(o, "hidden_size", json_integer(s->hidden_size));
     json_object_set_new(o, "ffn_size", f->n_dense_layers ? json_integer(s->ffn_size) : json_null());
-    json_object_set_new(o, "n_heads", json_integer(s->n_heads));
-    json_object_set_new(o, "n_kv_heads", json_integer(s->n_kv_heads));
-    json_object_set_new(o, "head_dim", json_integer(s->head_dim));
     json_object_set_new(o, "experts", experts_json(f));
     json_object_set_new(o, "vocab_size", json_integer(s->vocab_size));
     json_object_set_new(o, "tied_embeddings", json_boolean(s->tied_embeddings));
@@ -436,6 +433,7 @@ static void print_json(const struct facts *f) {
     json_object_set_new(o, "tool_calls", json_string(f->tool_calls.ptr));
     json_object_set_new(o, "not_counted", not_counted_json(s));
     json_object_set_new(o, "unused_scales", json_integer(f->n_unused_scales));
+    json_object_set_new(o, "unlisted_tensors", json_integer((json_int_t)f->n_unlisted));
     json_object_set_new(o, "weights_fault",
                         f->weights_fault.text[0] ? json_string(f->weights_fault.text) : json_null());
     json_object_set_new(o, "on_card", card_footprint_json(&opt.card, f->on_card));
