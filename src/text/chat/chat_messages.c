@@ -18,6 +18,7 @@ static json_t *string_of(const struct buf *b) { return json_stringn_nocheck(b->p
 
 // ---- parts ------------------------------------------------------------------------------------------------------
 
+/* *text: NULL of a part that says nothing. */
 static enum status part_text(const json_t *part, const char *where, size_t at, const json_t **text, struct error *err) {
     static const char *const types[] = {"text", "input_text", "output_text", "refusal", "thinking"};
     const char *type = json_string_value(json_object_get(part, "type"));
@@ -29,7 +30,11 @@ static enum status part_text(const json_t *part, const char *where, size_t at, c
             continue;
         const char *member = i < 3 ? "text" : type;
         *text = json_object_get(part, member);
-        return json_is_string(*text) ? OK : fail(err, ERR_ARG, "%s[%zu].%s: it must be a string", where, at, member);
+        if (json_is_null(*text))
+            *text = NULL;
+        return !*text || json_is_string(*text)
+                   ? OK
+                   : fail(err, ERR_ARG, "%s[%zu].%s: it must be a string", where, at, member);
     }
     return fail(err, ERR_UNSUPPORTED, "%s[%zu].type: \"%.40s\" is not supported, only text is", where, at,
                 type ? type : "?");
@@ -39,11 +44,15 @@ enum status chat_join_parts(const json_t *parts, const char *where, struct buf *
     size_t i;
     const json_t *text;
     json_t *part;
+    bool more = false;
     json_array_foreach(parts, i, part) {
         TRY(part_text(part, where, i, &text, err));
-        if (i > 0)
+        if (!text)
+            continue;
+        if (more)
             buf_push(out, '\n');
         buf_append(out, json_string_value(text), json_string_length(text));
+        more = true;
     }
     return OK;
 }
@@ -57,7 +66,8 @@ static enum status plain_parts(const json_t *parts, const char *where, json_t *o
     json_t *part;
     json_array_foreach(parts, i, part) {
         TRY(part_text(part, where, i, &text, err));
-        json_array_append_new(out, text_part(text));
+        if (text)
+            json_array_append_new(out, text_part(text));
     }
     return OK;
 }
@@ -119,19 +129,20 @@ static bool is_object_text(const json_t *text) {
 static enum status parse_arguments(const json_t *text, const char *where, size_t *budget, struct jv_numbers *numbers,
                                    json_t **out, struct error *err) {
     json_t *value = json_incref((json_t *)text);
-    while (json_is_string(value) && !is_blank(value)) {
+    for (bool within = false; json_is_string(value) && !is_blank(value); within = true) {
         struct str s = {json_string_value(value), json_string_length(value)};
-        json_t *inner;
+        json_t *inner = NULL;
         enum status st = jv_parse_numbers(s, where, JV_ALLOW_DUPLICATES, budget, numbers, &inner, err);
         json_decref(value);
-        if (st != OK)
+        if (st != OK && !(within && st == ERR_FORMAT))
             return st;
         value = inner;
     }
-    bool empty = json_is_null(value) || json_is_string(value);
-    if (empty)
+    if (!json_is_object(value)) {
         json_decref(value);
-    *out = empty ? json_object() : value;
+        value = json_object();
+    }
+    *out = value;
     return OK;
 }
 
@@ -157,7 +168,7 @@ static enum status fit_arguments(struct fitting *f, json_t *function, const char
     if (text_given)
         TRY(parse_arguments(given, where, &f->budget, f->numbers, &value, f->err));
     else
-        value = given && !json_is_null(given) ? json_incref(given) : json_object();
+        value = json_is_object(given) ? json_incref(given) : json_object();
     if (f->form->arguments_are_text) {
         json_t *text = text_given && is_object_text(given) ? json_incref(given) : arguments_text(value);
         json_decref(value);

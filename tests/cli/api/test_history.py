@@ -73,6 +73,23 @@ class Templates(Model):
         self.assertIn("A\nB", self.check("Qwen-Qwen3-0.6B", '"arguments": {"x": 1}', '"arguments": {}'))
 
 
+    def test_what_is_json_and_no_object_is_no_arguments(self):
+        server = self.serve("{%- for m in messages %}{%- for c in m.tool_calls %}"
+                            "{%- for k, v in c.function.arguments.items() %}{{- k ~ '=' ~ v ~ ' ' }}{% endfor %}"
+                            "{%- endfor %}{%- endfor %}{{- 'end' -}}")
+        for arguments, shown in (('{"x": 1}', "x=1 end"), ('"{\\"x\\": 1}"', "x=1 end"), ("[]", "end"), ("[1]", "end"),
+                                 ("42", "end"), ("true", "end"), ("null", "end"), ('"no JSON"', "end"), (" ", "end"),
+                                 ([], "end"), (7, "end"), ({"x": 1}, "x=1 end")):
+            self.assertEqual(self.prompt(server, [USER, call(arguments), RESULT]).strip(), shown, arguments)
+
+    def test_a_part_without_text_is_none(self):
+        parts = [{"type": "text", "text": "A"}, {"type": "text", "text": None}, {"type": "text", "text": "B"}]
+        for template, shown in (("{%- for m in messages %}{{- m.content }}{% endfor -%}", "A\nB"),
+                                ("{%- for m in messages %}{%- for p in m.content %}{{- p.text ~ ';' }}"
+                                 "{%- endfor %}{%- endfor -%}", "A;B;")):
+            self.assertEqual(self.prompt(self.serve(template), [{"role": "user", "content": parts}]).strip(), shown)
+
+
 class Dialects(Model):
     def told(self, server, path, **body):
         """The messages as the template sees them."""
