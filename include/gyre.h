@@ -62,7 +62,8 @@ enum gyre_status {
 };
 struct gyre_error {
     int status; // of enum gyre_status: GYRE_ARGUMENT and GYRE_UNSUPPORTED speak of what was asked, others of the world
-    char text[768];
+    char text[704];
+    char field[64]; // of struct gyre_request, where the sentence is about one: "prompt", "max_tokens"
 };
 
 /* By a device's name: "cpu"; "cuda", of libgyre-cuda.so in $GYRE_PLUGINS, or else beside this library or in

@@ -206,8 +206,8 @@ static size_t context_of(const struct api *api) { return (size_t)service_info(ap
 enum status api_check_prompt(const struct api *api, struct str text, struct error *err) {
     size_t context = context_of(api), most;
     if (size_mul(context, SHRINKS_BY * api->longest_token, &most) && text.len > most)
-        return fail(
-            err, ERR_ARG,
+        return fail_field(
+            err, ERR_ARG, "prompt",
             "prompt is too long: %zu bytes, and this model's maximum context length is %zu tokens of %zu bytes at most",
             text.len, context, api->longest_token);
     return OK;
@@ -232,7 +232,8 @@ size_t api_most_text(const struct api *api) { return MAX((size_t)MAX_TEXT, MAX_T
 enum status api_tokenize(struct api *api, struct str text, int flags, struct token_ids *out, struct error *err) {
     size_t most = api_most_text(api);
     if (text.len > most)
-        return fail(err, ERR_ARG, "the text has %zu bytes, and at most %zu are tokenized at once", text.len, most);
+        return fail_field(err, ERR_ARG, "prompt", "the text has %zu bytes, and at most %zu are tokenized at once",
+                          text.len, most);
     struct encoder *enc = take_encoder(api);
     enum status st = encode_within_scope(enc, text, flags, out, err);
     if (text.len > LONG_TEXT || st == ERR_MEMORY) // what it took, some sixteen bytes for one, is nobody's then

@@ -153,8 +153,8 @@ void api_reply_json(struct http_exchange *x, int status, struct str body);
  * or 1. */
 size_t api_extra_headers(struct http_exchange *x, struct http_header *out);
 
-/* {"error": {"message", "type", "param", "code"}}, or Anthropic's body below /v1/messages. param NULL: the first
- * "quoted" or prefix: name of the message, if it has one. */
+/* {"error": {"message", "type", "param", "code"}}, or Anthropic's body below /v1/messages. param NULL: the
+ * message's prefix: if that is a name. */
 void api_reply_error(struct http_exchange *x, int status, const char *param, const char *message);
 
 /* A status of ours as HTTP: ERR_ARG and ERR_FORMAT 400, ERR_FULL 429 with Retry-After, ERR_DEVICE 503 ... */

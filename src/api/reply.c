@@ -60,16 +60,11 @@ static bool is_name(struct str s) {
     return s.len > 0;
 }
 
-/* Our sentences name the field they are about: `temperature: 7 is not ...` or `... "stop" must be ...`. */
+/* Sentences about a field begin with it, `temperature: 7 is not ...`, unless the error says the field itself. */
 static struct str param_of(const char *message) {
-    const char *colon = strchr(message, ':'), *quote = strchr(message, '"');
-    if (colon && is_name((struct str){message, (size_t)(colon - message)}) &&
-        !str_starts(str_of(message), STR("request:")))
-        return (struct str){message, (size_t)(colon - message)};
-    const char *end = quote ? strchr(quote + 1, '"') : NULL;
-    if (end && is_name((struct str){quote + 1, (size_t)(end - quote - 1)}))
-        return (struct str){quote + 1, (size_t)(end - quote - 1)};
-    return (struct str){0};
+    const char *colon = strchr(message, ':');
+    struct str name = {message, colon ? (size_t)(colon - message) : 0};
+    return is_name(name) && !str_eq(name, STR("request")) ? name : (struct str){0};
 }
 
 /* OpenAI's words for what programs react to; agents shorten a conversation at context_length_exceeded. NULL: there is
@@ -122,21 +117,17 @@ const char *api_public_text(const char *sentence) {
     return strchr(sentence, '/') ? "the device failed; the server's log says why" : sentence;
 }
 
-/* The engine's sentences about a prompt and its answer know no fields: those that the request has. */
-static const char *field_of(const struct http_exchange *x, const char *sentence) {
-    static const char *const of_prompts[] = {"messages", "prompt", "input", NULL};
-    static const char *const of_answers[] = {"max_completion_tokens", "max_tokens", "max_output_tokens", NULL};
+/* The engine knows fields of gyre_request: the request's own name of it. NULL: none is to blame. */
+static const char *field_of(const struct http_exchange *x, const struct error *err) {
+    static const char *const names[][4] = {{"prompt", "messages", "input"},
+                                           {"max_tokens", "max_completion_tokens", "max_output_tokens"}};
     const struct api_record *record = x->record;
-    static const char *const begin[] = {"prompt is too long", "the prompt is", "the text has"};
-    bool prompt = false;
-    for (size_t i = 0; i < ARRAY_LEN(begin); i++)
-        prompt |= str_starts(str_of(sentence), str_of(begin[i]));
-    if (!record || (!prompt && !strstr(sentence, "and the answer may have")))
-        return NULL;
-    for (const char *const *name = prompt ? of_prompts : of_answers; *name; name++)
-        if (json_object_get(record->body, *name) && !json_is_null(json_object_get(record->body, *name)))
-            return *name;
-    return NULL;
+    const char *field = err->field;
+    for (size_t i = 0; record && i < ARRAY_LEN(names); i++)
+        for (int k = 1; strcmp(field, names[i][0]) == 0 && names[i][k]; k++)
+            if (json_object_get(record->body, names[i][k]) && !json_is_null(json_object_get(record->body, names[i][k])))
+                return names[i][k];
+    return *field ? field : NULL;
 }
 
 void api_reply_fault(struct http_exchange *x, const struct error *err) {
@@ -155,7 +146,7 @@ void api_reply_fault(struct http_exchange *x, const struct error *err) {
     const char *text = err->text;
     if (str_starts(str_of(text), STR("request: ")))
         text += strlen("request: ");
-    api_reply_error(x, status, status == 400 ? field_of(x, text) : NULL, status >= 500 ? api_public_text(text) : text);
+    api_reply_error(x, status, status == 400 ? field_of(x, err) : NULL, status >= 500 ? api_public_text(text) : text);
 }
 
 /* Some clients begin with the mark of UTF-8, which RFC 8259 lets a reader skip. */

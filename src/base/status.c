@@ -46,14 +46,31 @@ static void append_cut(char *text, size_t size, const char *more) {
     text[n + m] = '\0';
 }
 
+static void write_fault(struct error *err, enum status status, const char *format, va_list args) {
+    vsnprintf(err->text, sizeof err->text, format, args);
+    clean_sentence(err->text);
+    err->status = status;
+    err->field[0] = '\0';
+}
+
 enum status fail(struct error *err, enum status status, const char *format, ...) {
     if (err) {
         va_list args;
         va_start(args, format);
-        vsnprintf(err->text, sizeof err->text, format, args);
+        write_fault(err, status, format, args);
         va_end(args);
-        clean_sentence(err->text);
-        err->status = status;
+    }
+    return status;
+}
+
+enum status fail_field(struct error *err, enum status status, const char *field, const char *format, ...) {
+    if (err) {
+        va_list args;
+        va_start(args, format);
+        write_fault(err, status, format, args);
+        va_end(args);
+        if (strlen(field) < sizeof err->field)
+            memcpy(err->field, field, strlen(field) + 1);
     }
     return status;
 }

@@ -30,13 +30,19 @@ enum status {
 
 struct error {
     enum status status;
-    char text[768]; // one sentence, no newline, UTF-8; empty when status is OK
+    char text[704]; // one sentence, no newline, UTF-8; empty when status is OK
+    char field[64]; // of a request, as its JSON names it: "tools[0].function.name"; empty where none is to blame
 };
 
 /* Writes the sentence (truncated to fit on a UTF-8 boundary; what steers a terminal and what is not UTF-8 become '?')
  * and returns `status`. err may be NULL. */
 enum status fail(struct error *err, enum status status, const char *format, ...)
     __attribute__((format(printf, 3, 4), cold));
+
+/* The same of a field of a request. One whose sentence begins with "field: " can be said by fail too (api/reply.c). A
+ * name that does not fit is left out. */
+enum status fail_field(struct error *err, enum status status, const char *field, const char *format, ...)
+    __attribute__((format(printf, 4, 5), cold));
 
 /* Puts "prefix: " before the sentence already in err; for adding the file's name on the way up. */
 enum status fail_within(struct error *err, enum status status, const char *format, ...)

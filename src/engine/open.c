@@ -214,10 +214,13 @@ int engine_report(struct gyre_error *out, const struct error *err) {
     if (out) {
         out->status = err->status;
         memcpy(out->text, err->text, sizeof out->text);
+        memcpy(out->field, err->field, sizeof out->field);
     }
     return err->status;
 }
-_Static_assert(sizeof((struct gyre_error){0}.text) == sizeof((struct error){0}.text), "a sentence is copied whole");
+_Static_assert(sizeof(struct gyre_error) == sizeof(struct error) &&
+                   offsetof(struct gyre_error, field) == offsetof(struct error, field),
+               "sentence and field are copied whole");
 
 static enum status read_options(const struct gyre_options *from, struct gyre_options *o, struct error *err) {
     TRY(abi_read(&abi_options, from, o, err));

@@ -63,22 +63,22 @@ static const char *context_reason(const struct gyre_info *info) {
 enum status request_check_room(int64_t n_prompt, int64_t max_tokens, const struct gyre_info *info, struct error *err) {
     int64_t room = info->max_model_len - n_prompt;
     if (room < 0 || (room == 0 && max_tokens != 0))
-        return fail(err, ERR_ARG,
-                    "prompt is too long: %lld tokens%s, and this model's maximum context length is %lld tokens%s",
-                    (long long)n_prompt, room == 0 ? " leave no room for an answer" : "",
-                    (long long)info->max_model_len, context_reason(info));
+        return fail_field(err, ERR_ARG, "prompt",
+                          "prompt is too long: %lld tokens%s, and this model's maximum context length is %lld tokens%s",
+                          (long long)n_prompt, room == 0 ? " leave no room for an answer" : "",
+                          (long long)info->max_model_len, context_reason(info));
     if (max_tokens > room)
-        return fail(err, ERR_ARG,
-                    "this model's maximum context length is %lld tokens%s: a prompt of %lld leaves %lld, and the "
-                    "answer may have %lld",
-                    (long long)info->max_model_len, context_reason(info), (long long)n_prompt, (long long)room,
-                    (long long)max_tokens);
+        return fail_field(err, ERR_ARG, "max_tokens",
+                          "this model's maximum context length is %lld tokens%s: a prompt of %lld leaves %lld, and the "
+                          "answer may have %lld",
+                          (long long)info->max_model_len, context_reason(info), (long long)n_prompt, (long long)room,
+                          (long long)max_tokens);
     return OK;
 }
 
 static enum status check_length(const struct gyre_request *a, const struct gyre_info *info, struct error *err) {
     if (a->n_prompt < 1)
-        return fail(err, ERR_ARG, "the prompt is empty: it needs at least one token");
+        return fail_field(err, ERR_ARG, "prompt", "the prompt is empty: it needs at least one token");
     if (a->max_tokens < -1)
         return fail(err, ERR_ARG, "max_tokens: %lld is negative", (long long)a->max_tokens);
     TRY(request_check_room(a->n_prompt, a->max_tokens, info, err));

@@ -391,7 +391,7 @@ void generation_start(struct generation *g, const struct gyre_request *request, 
         r.score_prompt = request->score_prompt && (i % n == 0 || g->stream); // of a stream none waits for another
         if (service_submit(g->api->service, &r, &g->choices[i], &g->choices[i].answer, &err) != 0) {
             struct error why;
-            fail(&why, (enum status)err.status, "%s", err.text);
+            fail_field(&why, (enum status)err.status, err.field, "%s", err.text);
             refuse(g, i, r.tenant, &why);
             return;
         }

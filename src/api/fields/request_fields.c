@@ -61,7 +61,7 @@ static enum status check_names(const json_t *object, bool sampling, struct error
         bool known =
             is_among(name, prompt_names, ARRAY_LEN(prompt_names)) || (sampling && request_is_sampling_field(name));
         if (!known)
-            return fail(err, ERR_ARG, "%s: there is no field \"%s\" here", WHERE, name);
+            return fail_field(err, ERR_ARG, name, "%s: there is no field \"%s\" here", WHERE, name);
     }
     return OK;
 }
@@ -104,7 +104,8 @@ static enum status read_ids(const json_t *object, const char *name, struct arena
     json_array_foreach(array, i, item) {
         int64_t id;
         if (!jv_whole(item, &id) || id < INT32_MIN || id > INT32_MAX)
-            return fail(err, ERR_FORMAT, "%s: \"%s\" holds something at %zu that is no token id", WHERE, name, i);
+            return fail_field(err, ERR_FORMAT, name, "%s: \"%s\" holds something at %zu that is no token id", WHERE,
+                              name, i);
         out[i] = (int32_t)id;
     }
     *ids = out;
@@ -114,12 +115,12 @@ static enum status read_ids(const json_t *object, const char *name, struct arena
 
 static enum status read_stop_string(const json_t *value, struct request_fields *f, struct error *err) {
     if (!json_is_string(value))
-        return fail(err, ERR_FORMAT, "%s: \"stop\" must be a string or an array of strings, not %s", WHERE,
-                    jv_type_name(value));
+        return fail_field(err, ERR_FORMAT, "stop", "%s: \"stop\" must be a string or an array of strings, not %s",
+                          WHERE, jv_type_name(value));
     if (json_string_length(value) == 0)
-        return fail(err, ERR_ARG, "%s: \"stop\" holds an empty string", WHERE);
+        return fail_field(err, ERR_ARG, "stop", "%s: \"stop\" holds an empty string", WHERE);
     if (strlen(json_string_value(value)) != json_string_length(value))
-        return fail(err, ERR_FORMAT, "%s: \"stop\" holds a NUL character", WHERE);
+        return fail_field(err, ERR_FORMAT, "stop", "%s: \"stop\" holds a NUL character", WHERE);
     f->stop[f->n_stop++] = arena_strdup(&f->arena, str_of(json_string_value(value)));
     return OK;
 }
@@ -159,10 +160,12 @@ static enum status read_logit_bias(const json_t *object, struct request_fields *
         errno = 0;
         long id = strtol(key, &end, 10);
         if (*key < '0' || *key > '9' || *end || errno || id > INT32_MAX)
-            return fail(err, ERR_FORMAT, "%s: \"logit_bias\" has the key \"%s\", which is no token id", WHERE, key);
+            return fail_field(err, ERR_FORMAT, "logit_bias",
+                              "%s: \"logit_bias\" has the key \"%s\", which is no token id", WHERE, key);
         if (!json_is_number(value))
-            return fail(err, ERR_FORMAT, "%s: \"logit_bias\" of token %ld is %s, it must be a number", WHERE, id,
-                        jv_type_name(value));
+            return fail_field(err, ERR_FORMAT, "logit_bias",
+                              "%s: \"logit_bias\" of token %ld is %s, it must be a number", WHERE, id,
+                              jv_type_name(value));
         out[n++] = (struct gyre_logit_bias){(int32_t)id, (float)json_number_value(value)};
     }
     f->request.logit_bias = out;
@@ -182,7 +185,8 @@ enum status request_logprobs_read(const json_t *object, const char *name, const 
     if (n == -1 && f->n_vocab > 0)
         n = f->n_vocab;
     if (n < 0 || n > most)
-        return fail(err, ERR_ARG, "%s: \"%s\" is %lld, it must be between 0 and %d", WHERE, name, (long long)n, most);
+        return fail_field(err, ERR_ARG, name, "%s: \"%s\" is %lld, it must be between 0 and %d", WHERE, name,
+                          (long long)n, most);
     *out = (int)n;
     return OK;
 }
@@ -208,7 +212,7 @@ static enum status read_prompt(const json_t *object, struct request_fields *f, s
     TRY(read_ids(object, "prompt_ids", &f->arena, &f->request.prompt, &n, err));
     f->request.n_prompt = (int64_t)n;
     if (!f->prompt == !f->request.prompt)
-        return fail(err, ERR_ARG, "%s: it needs either \"prompt\" or \"prompt_ids\"", WHERE);
+        return fail_field(err, ERR_ARG, "prompt", "%s: it needs either \"prompt\" or \"prompt_ids\"", WHERE);
     if (f->prompt)
         f->prompt = arena_strdup(&f->arena, str_of(f->prompt));
     return OK;

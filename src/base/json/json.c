@@ -39,11 +39,20 @@ static const json_t *find(const json_t *obj, const char *key) {
     return json_is_null(v) ? NULL : v;
 }
 
+/* Where the text is a request: its field, or what is within one. */
+static enum status about(const char *where, const char *key, enum status st, struct error *err) {
+    bool whole = strcmp(where, "request") == 0;
+    if (err && snprintf(err->field, sizeof err->field, "%s%s%s", whole ? "" : where, whole ? "" : ".", key) >=
+                   (int)sizeof err->field)
+        err->field[0] = '\0';
+    return st;
+}
+
 static enum status wrong_type(const char *where, const char *key, const json_t *v, const char *wanted,
                               struct error *err) {
-    if (!v)
-        return fail(err, ERR_FORMAT, "%s: \"%s\" is missing, it must be %s", where, key, wanted);
-    return fail(err, ERR_FORMAT, "%s: \"%s\" is %s, it must be %s", where, key, jv_type_name(v), wanted);
+    enum status st = v ? fail(err, ERR_FORMAT, "%s: \"%s\" is %s, it must be %s", where, key, jv_type_name(v), wanted)
+                       : fail(err, ERR_FORMAT, "%s: \"%s\" is missing, it must be %s", where, key, wanted);
+    return about(where, key, st, err);
 }
 
 bool jv_whole(const json_t *value, int64_t *out) {
@@ -65,12 +74,16 @@ enum status jv_int(const json_t *obj, const char *where, const char *key, int64_
         double f = json_real_value(v);
         if (f != floor(f) || !json_is_real(v))
             return wrong_type(where, key, v, "an integer", err);
-        return fail(err, ERR_FORMAT, "%s: \"%s\" is too %s, it must be between %lld and %lld", where, key,
-                    f < 0 ? "small" : "large", (long long)min, (long long)max);
+        return about(where, key,
+                     fail(err, ERR_FORMAT, "%s: \"%s\" is too %s, it must be between %lld and %lld", where, key,
+                          f < 0 ? "small" : "large", (long long)min, (long long)max),
+                     err);
     }
     if (n < min || n > max)
-        return fail(err, ERR_FORMAT, "%s: \"%s\" is %lld, it must be between %lld and %lld", where, key, (long long)n,
-                    (long long)min, (long long)max);
+        return about(where, key,
+                     fail(err, ERR_FORMAT, "%s: \"%s\" is %lld, it must be between %lld and %lld", where, key,
+                          (long long)n, (long long)min, (long long)max),
+                     err);
     *out = n;
     return OK;
 }
@@ -115,7 +128,7 @@ enum status jv_string(const json_t *obj, const char *where, const char *key, con
     if (!json_is_string(v))
         return wrong_type(where, key, v, "a string", err);
     if (strlen(json_string_value(v)) != json_string_length(v))
-        return fail(err, ERR_FORMAT, "%s: \"%s\" contains a NUL character", where, key);
+        return about(where, key, fail(err, ERR_FORMAT, "%s: \"%s\" contains a NUL character", where, key), err);
     *out = json_string_value(v);
     return OK;
 }

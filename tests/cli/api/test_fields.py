@@ -54,6 +54,16 @@ class Faults(Case):
             self.assertEqual((status, r["error"]["param"]), (400, param), r)
 
 
+    def test_a_field_within_another_is_named_with_it_and_a_quoted_word_is_none(self):
+        self.refused("stream_options.include_usage", stream=True, stream_options={"include_usage": 5})
+        self.refused("stop", stop=[""])
+        self.refused("seed", seed="model")
+        status, r = server.post("/v1/chat/completions", messages=CHAT, max_tokens=1, chat_template="temperature")
+        self.assertEqual((status, r["error"]["param"]), (400, "chat_template"), r)
+        status, r = server.request("POST", "/v1/completions", '{"prompt": "a", "x": "stop"')
+        self.assertEqual((status, r["error"]["param"]), (400, None), r)
+
+
 class PromptLogprobs(Case):
     def test_they_are_those_of_the_score_verb_with_ranks(self):
         p = subprocess.run(

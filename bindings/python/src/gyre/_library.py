@@ -16,7 +16,7 @@ ERR_UNSUPPORTED, ERR_ARG = 3, 4  # of enum gyre_status: who asked is at fault
 
 
 class Error(Structure):
-    _fields_ = [("status", c_int), ("text", ctypes.c_char * 768)]
+    _fields_ = [("status", c_int), ("text", ctypes.c_char * 704), ("field", ctypes.c_char * 64)]
 
 
 class Options(Structure):
