@@ -54,33 +54,34 @@ class Dense(unittest.TestCase):
         self.assertGreater(counts["gyre:drained_blocks_total"], 20) # rows that others took
 
     def told(self, model, seed, *flags):
-        """Stories that are told on: each request begins with what was answered to one before, so that it finds blocks
-        that steps of one token have left in copies alone; among others that come and go."""
+        """Stories that are told on: each request begins with the tokens that were answered to the one before, so that
+        it finds blocks that steps of one token have left in copies alone. Of the first nobody else takes the place;
+        the others come and go beside each other."""
         os.environ.update(environment(self))
         server = Server("tests/models/" + model, "--served-model-name", "m", "--max-num-batched-tokens", "64",
                         "--block-size", "16", "--max-num-seqs", "4", *flags)
         self.addCleanup(server.stop)
         rng = random.Random(seed)
-        told = [[" ".join(rng.choices(WORDS, k=rng.randint(1, 30)))] for _ in range(8)]
+        told = [[[rng.randint(5, 200) for _ in range(rng.randint(1, 30))]] for _ in range(9)]
+        counts_of_first = {}
 
         def tell(story, lengths):
             for n in lengths:
                 status, r = server.post("/v1/completions", model="m", prompt=story[-1], max_tokens=n, temperature=0,
-                                        ignore_eos=True)
+                                        ignore_eos=True, return_token_ids=True)
                 self.assertEqual(status, 200, r)
-                story.append(story[-1] + r["choices"][0]["text"] + " and then " + rng_word(n))
+                story.append(story[-1] + r["choices"][0]["token_ids"] + [5 + n])
 
-        def rng_word(n):
-            return WORDS[n % len(WORDS)]
-
-        threads = [threading.Thread(target=tell, args=(s, [rng.randint(1, 50) for _ in range(4)])) for s in told]
+        tell(told[0], [40, 20, 30])
+        if "cpu" not in flags:
+            counts_of_first = {name: server.metric(name) for name in COUNTS}
+        threads = [threading.Thread(target=tell, args=(s, [rng.randint(1, 50) for _ in range(4)])) for s in told[1:]]
         for t in threads:
             t.start()
         for t in threads:
             t.join()
-        counts = {name: server.metric(name) for name in COUNTS if "cpu" not in flags or not name.startswith("gyre")}
         server.stop()
-        return told, counts
+        return told, counts_of_first
 
     def test_what_was_decoded_is_found_by_its_prefix(self):
         for model, *flags in (("qwen3",), ("gemma3", "--xla-steps", "4"), ("deepseek_v3",)):
@@ -88,8 +89,8 @@ class Dense(unittest.TestCase):
             wanted, _ = self.told(model, seed, "--device", "cpu")
             got, counts = self.told(model, seed, "--device", "xla", *flags)
             self.assertEqual(got, wanted, (model, seed, counts))
-            self.assertGreater(counts["gyre:drained_blocks_total"], 20)
-            self.assertGreater(counts["vllm:prefix_cache_hits_total"], 100)
+            self.assertGreater(counts["gyre:drained_blocks_total"], 0)
+            self.assertGreater(counts["vllm:prefix_cache_hits_total"], 40)
 
     def test_windows_go_round(self):
         self.assertGreater(self.compare("gemma3", "--xla-steps", "4")["gyre:filled_blocks_total"], 40)
