@@ -17,6 +17,20 @@ FAMILIES = ["llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma
             "deepseek_v3", "qwen3_5", "qwen3_5_moe"]
 VOCABULARIES = {"llama-3/tokenizer.json": "llama-bpe", "qwen3/tokenizer.json": "qwen2", "gpt-2/tokenizer.json": "gpt-2",
                 "llama-2/tokenizer.json": "-", "albert/spiece.model": "-", "bert-base-uncased/tokenizer.json": "-"}
+# Names of pre-tokenizers, and the pattern in the tokenizer.json that each stands for.
+PATTERNS = {
+    "jais-2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+              r"|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)"
+              r"|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}",
+    "exaone-moe": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}"
+                  r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
+    "ufakzeka": r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "jina-v5-nano": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+                    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+}
+ODD_TEXT = ("Istanbul'dan they'RE 1234567 x//y\r\n\r\n\t" + "".join(" " * n + "a" for n in range(1, 40)) + " " * 700 +
+            "b f\u0301a b e\u0301 \u0915\u093f \u0939\u093f !!\n\n\n ?/\n/ 12 345\n" + "\n" * 9 +
+            "  \u3000 ok 's 'S")
 # What rounding to a type may do to logits of these models, of some 10 in size; measured, and twice that.
 TYPES = {"bf16": 0.002, "f16": 0.02, "q8_0": 0.4}
 
@@ -90,6 +104,23 @@ class Gguf(unittest.TestCase):
                     theirs, ours = (gyre("tokenize", path, "-f", text, special) for path in (own, model))
                     self.assertEqual(ours.returncode, 0, ours.stderr)
                     self.assertTrue(ours.stdout == theirs.stdout, "other tokens")
+
+    def test_names_of_pre_tokenizers_stand_for_the_patterns_of_their_files(self):
+        with open(os.path.join(ROOT, "build/data/tokenizers/gpt-2/tokenizer.json")) as f:
+            own = json.load(f)
+        path = os.path.join(self.dir, "tokenizer.json")
+        for name, pattern in PATTERNS.items():
+            with self.subTest(name):
+                split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+                level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+                own["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, level]}
+                own["model"]["ignore_merges"] = name == "jina-v5-nano"
+                with open(path, "w") as f:
+                    json.dump(own, f)
+                model = self.vocabulary(path, name)
+                theirs, ours = (gyre("tokenize", p, "-p", ODD_TEXT, "--no-special") for p in (path, model))
+                self.assertEqual(ours.returncode, 0, ours.stderr)
+                self.assertEqual(ours.stdout, theirs.stdout)
 
     def test_a_vocabulary_with_a_fault_is_told(self):
         own = os.path.join(ROOT, "build/data/tokenizers/gpt-2/tokenizer.json")
