@@ -147,9 +147,9 @@ static struct need cpu_need(const struct op *op) {
 
 /* The op's function, and the scratch that it wants. */
 static op_function *choose(const struct loaded *l, const struct op *op, struct bucket bucket, struct need *need) {
-    op_function *fast = l->device->kernels ? fast_function(op) : NULL;
-    *need = fast ? fast_need(l, op, bucket) : cpu_need(op);
-    return fast ? fast : reference[op->code];
+    const struct fast_op *fast = l->device->kernels ? fast_op(op) : NULL;
+    *need = fast ? fast_need(fast, l, op, bucket) : cpu_need(op);
+    return fast ? fast->run : reference[op->code];
 }
 
 static struct need largest_need(const struct loaded *l, struct bucket bucket) {

@@ -1,4 +1,4 @@
-/* fast.c - which ops have a fast function, the scratch that each wants, and the short ones. */
+/* fast.c - which ops have a fast function, and the short ones. */
 #include "backend/cpu/fast/fast.h"
 
 static void fast_gated_act(const struct call *c) {
@@ -10,37 +10,32 @@ static void fast_gated_act(const struct call *c) {
                                              end - begin, mat_row(y, t) + begin);
 }
 
-op_function *fast_function(const struct op *op) {
-    switch (op->code) {
-    case OP_LINEAR: return fast_linear;
-    case OP_GATED_ACT: return op->args.gated_act.act == ACT_GELU ? NULL : fast_gated_act; // erf has no vector form here
-    case OP_ADD_NORM: return fast_add_norm;
-    case OP_QKV_PREP: return fast_qkv_prep;
-    case OP_ATTENTION: return fast_attention;
-    case OP_MLA_PREP: return fast_mla_prep;
-    case OP_MLA_ATTENTION: return fast_mla_attention;
-    case OP_MOE_FFN: return fast_moe_ffn;
-    case OP_SHORT_CONV: return fast_short_conv;
-    case OP_DELTA_RULE: return fast_delta_rule;
-    case OP_LORA: return fast_lora;
-    default: return NULL; // rows of a few thousand elements, once or twice a layer
-    }
+static const struct fast_op fast_op_gated_act = {fast_gated_act, NULL};
+
+/* Each is at the end of the file of its function. */
+extern const struct fast_op fast_op_linear, fast_op_add_norm, fast_op_qkv_prep, fast_op_attention, fast_op_mla_prep,
+    fast_op_mla_attention, fast_op_moe_ffn, fast_op_short_conv, fast_op_delta_rule, fast_op_lora;
+
+/* Others are of rows of a few thousand elements, once or twice a layer. */
+static const struct fast_op *const fast_ops[N_OPCODES] = {
+    [OP_LINEAR] = &fast_op_linear,
+    [OP_GATED_ACT] = &fast_op_gated_act,
+    [OP_ADD_NORM] = &fast_op_add_norm,
+    [OP_QKV_PREP] = &fast_op_qkv_prep,
+    [OP_ATTENTION] = &fast_op_attention,
+    [OP_MLA_PREP] = &fast_op_mla_prep,
+    [OP_MLA_ATTENTION] = &fast_op_mla_attention,
+    [OP_MOE_FFN] = &fast_op_moe_ffn,
+    [OP_SHORT_CONV] = &fast_op_short_conv,
+    [OP_DELTA_RULE] = &fast_op_delta_rule,
+    [OP_LORA] = &fast_op_lora,
+};
+
+const struct fast_op *fast_op(const struct op *op) {
+    bool is_plain = op->code == OP_GATED_ACT && op->args.gated_act.act == ACT_GELU; // erf has no vector form here
+    return is_plain ? NULL : fast_ops[op->code];
 }
 
-struct need fast_need(const struct loaded *l, const struct op *op, struct bucket bucket) {
-    const union op_args *a = &op->args;
-    switch (op->code) {
-    case OP_LINEAR:
-        return (struct need){.worker = product_scratch(op->in[0].width), .shared = fast_linear_shared(op, bucket)};
-    case OP_QKV_PREP: return (struct need){.worker = (int64_t)a->qkv_prep.head_dim + a->qkv_prep.v_head_dim};
-    case OP_ATTENTION: return (struct need){.worker = fast_attention_scratch(l, &a->attention)};
-    case OP_MLA_PREP: return (struct need){.worker = fast_mla_prep_scratch(&a->mla)};
-    case OP_MLA_ATTENTION: return (struct need){.worker = fast_mla_attention_scratch(&a->mla)};
-    case OP_MOE_FFN:
-        return (struct need){.worker = fast_moe_scratch(op), .shared = fast_moe_shared(op, bucket.max_tokens)};
-    case OP_LORA: return (struct need){.worker = fast_lora_scratch(op), .shared = fast_lora_shared(op, bucket)};
-    case OP_SHORT_CONV: return (struct need){.worker = fast_conv_scratch(op)};
-    case OP_DELTA_RULE: return (struct need){.worker = fast_delta_scratch(&a->delta_rule)};
-    default: return (struct need){0, 0};
-    }
+struct need fast_need(const struct fast_op *f, const struct loaded *l, const struct op *op, struct bucket bucket) {
+    return f->need ? f->need(l, op, bucket) : (struct need){0, 0};
 }

@@ -4,24 +4,15 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/kernels/kernels.h"
 
-/* The fast function of an op, or NULL where the reference is all there is, and the scratch that it wants. */
-op_function *fast_function(const struct op *op);
-struct need fast_need(const struct loaded *l, const struct op *op, struct bucket bucket);
-
-op_function fast_linear, fast_add_norm, fast_qkv_prep, fast_attention, fast_mla_prep, fast_mla_attention, fast_moe_ffn,
-    fast_short_conv, fast_delta_rule, fast_lora;
-
-/* Floats of a worker's scratch, or of that of all workers. */
-int64_t fast_attention_scratch(const struct loaded *l, const struct attention_args *a);
-int64_t fast_mla_prep_scratch(const struct mla_args *a);
-int64_t fast_mla_attention_scratch(const struct mla_args *a);
-int64_t fast_moe_scratch(const struct op *op);
-int64_t fast_moe_shared(const struct op *op, int64_t max_tokens);
-int64_t fast_linear_shared(const struct op *op, struct bucket bucket);
-int64_t fast_lora_scratch(const struct op *op);
-int64_t fast_lora_shared(const struct op *op, struct bucket bucket);
-int64_t fast_conv_scratch(const struct op *op);
-int64_t fast_delta_scratch(const struct delta_args *a);
+/* What replaces the reference of an op, and the scratch that it wants. One is defined beside each function, and its row
+ * is in fast.c. */
+struct fast_op {
+    op_function *run;
+    struct need (*need)(const struct loaded *l, const struct op *op, struct bucket bucket); // NULL: none
+};
+/* NULL: the reference is all there is. */
+const struct fast_op *fast_op(const struct op *op);
+struct need fast_need(const struct fast_op *f, const struct loaded *l, const struct op *op, struct bucket bucket);
 
 /* A run of neighbouring positions of a KV head in a cache of int4, and the rows that meet it (fast_kv_int4.c). */
 struct int4_run {

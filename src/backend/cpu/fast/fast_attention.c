@@ -22,7 +22,7 @@ struct workspace {
     float *scores; // [rows][KEYS]
     float *sum_v;  // [rows][width]
     float *max, *sum;
-    float *panel; // [v_head_dim][PANEL_ROWS], where values are keys too
+    float *panel;      // [v_head_dim][PANEL_ROWS], where values are keys too
     float *int4, *q_v; // of a cache of int4: fast_kv_int4.c
 };
 
@@ -41,9 +41,11 @@ static int64_t panel_floats(const struct attention_args *a) {
 static int64_t max_rows(const struct attention_args *a) { return tokens_per_item(a) * heads_per_item(a); }
 static int64_t out_width(const struct attention_args *a) { return (int64_t)a->v_head_dim * (a->paired_values ? 2 : 1); }
 
-int64_t fast_attention_scratch(const struct loaded *l, const struct attention_args *a) {
+static struct need attention_need(const struct loaded *l, const struct op *op, struct bucket bucket) {
+    const struct attention_args *a = &op->args.attention;
     int64_t int4 = l->has_int4_cache ? int4_attention_scratch(a, max_rows(a)) : 0;
-    return max_rows(a) * (a->head_dim + KEYS + out_width(a) + 2) + panel_floats(a) + int4;
+    (void)bucket;
+    return (struct need){.worker = max_rows(a) * (a->head_dim + KEYS + out_width(a) + 2) + panel_floats(a) + int4};
 }
 
 static struct workspace workspace_of(const struct call *c) {
@@ -218,7 +220,7 @@ static void attend(const struct call *c, const struct item *it) {
 }
 
 /* Items are dealt out in turn: those of one sequence grow with their position, so neighbours weigh alike. */
-void fast_attention(const struct call *c) {
+static void fast_attention(const struct call *c) {
     const struct attention_args *a = &c->op->args.attention;
     int heads = heads_per_item(a), group = a->n_heads / a->n_kv_heads;
     int64_t number = 0;
@@ -230,3 +232,5 @@ void fast_attention(const struct call *c) {
                     attend(c, &(struct item){seq, head / group, head, heads, t, MIN(tokens_per_item(a), end - t)});
     }
 }
+
+const struct fast_op fast_op_attention = {fast_attention, attention_need};

@@ -21,7 +21,10 @@ enum { CHUNK = 64 }; // tokens whose rows are loaded at a time
 /* ---- SHORT_CONV ---- */
 
 /* The worker's channels: the taps turned to [kernel][channels], and a row of ones as the activation's factor. */
-int64_t fast_conv_scratch(const struct op *op) { return (int64_t)(op->args.short_conv.kernel + 1) * op->in[0].width; }
+static struct need conv_need(const struct loaded *l, const struct op *op, struct bucket bucket) {
+    (void)l, (void)bucket;
+    return (struct need){.worker = (int64_t)(op->args.short_conv.kernel + 1) * op->in[0].width};
+}
 
 struct channels {
     int64_t begin, n;
@@ -68,7 +71,7 @@ static void convolve(const struct call *c, int seq, const struct channels *ch) {
     replay_keep(&r, c->in[0], ch->begin, ch->begin + ch->n);
 }
 
-void fast_short_conv(const struct call *c) {
+static void fast_short_conv(const struct call *c) {
     struct channels ch = own_channels(c);
     for (int seq = 0; seq < c->plan->n_seqs; seq++)
         convolve(c, seq, &ch);
@@ -88,9 +91,10 @@ struct chunk {
     float *unread;       // [value_dim]: what they give that were in a step before
 };
 
-int64_t fast_delta_scratch(const struct delta_args *a) {
-    int64_t dk = a->key_dim, dv = a->value_dim;
-    return CHUNK * (2 * dk + dv + 2) + dk * dv + dv;
+static struct need delta_need(const struct loaded *l, const struct op *op, struct bucket bucket) {
+    int64_t dk = op->args.delta_rule.key_dim, dv = op->args.delta_rule.value_dim;
+    (void)l, (void)bucket;
+    return (struct need){.worker = CHUNK * (2 * dk + dv + 2) + dk * dv + dv};
 }
 
 static void lay_out(const struct call *c, struct chunk *h) {
@@ -166,7 +170,7 @@ static void run_head(const struct call *c, int seq, int head) {
     }
 }
 
-void fast_delta_rule(const struct call *c) {
+static void fast_delta_rule(const struct call *c) {
     int n_heads = c->op->args.delta_rule.n_value_heads;
     int64_t begin, end;
     call_share(c, (int64_t)c->plan->n_seqs * n_heads, 1, &begin, &end);
@@ -174,3 +178,6 @@ void fast_delta_rule(const struct call *c) {
         run_head(c, (int)(i / n_heads), (int)(i % n_heads));
     delta_keep(c);
 }
+
+const struct fast_op fast_op_short_conv = {fast_short_conv, conv_need},
+                     fast_op_delta_rule = {fast_delta_rule, delta_need};

@@ -149,9 +149,10 @@ void deal_columns(const struct op *op, int64_t n_x, int n_workers, struct pool_r
     pool_range_deal(columns, w->out, MAX(piece / GRAIN * GRAIN, GRAIN));
 }
 
-int64_t fast_linear_shared(const struct op *op, struct bucket bucket) {
+static struct need linear_need(const struct loaded *l, const struct op *op, struct bucket bucket) {
     int64_t rows = MAX(bucket.max_tokens, bucket.max_rows);
-    return (rows + FEW_ROWS - 1) / FEW_ROWS * arranged_floats(op->in[0].width);
+    return (void)l, (struct need){.worker = product_scratch(op->in[0].width),
+                                  .shared = (rows + FEW_ROWS - 1) / FEW_ROWS * arranged_floats(op->in[0].width)};
 }
 
 /* x of several groups is arranged once, by all workers together. */
@@ -167,7 +168,7 @@ static void share_arranged(const struct call *c, struct product *p) {
     call_barrier(c); // all of x, before anyone multiplies it
 }
 
-void fast_linear(const struct call *c) {
+static void fast_linear(const struct call *c) {
     struct mat y = c->out[0];
     struct product p = {.kernels = c->loaded->products, .weight = c->weight[0], .x = c->in[0], .scratch = c->scratch};
     const float *bias = call_floats(c, 1);
@@ -177,3 +178,5 @@ void fast_linear(const struct call *c) {
         product_rows(&p, begin, end, (struct mat){y.at + begin, y.stride, y.rows, end - begin},
                      bias ? bias + begin : NULL);
 }
+
+const struct fast_op fast_op_linear = {fast_linear, linear_need};

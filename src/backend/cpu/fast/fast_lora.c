@@ -8,12 +8,15 @@
 
 #include <string.h>
 
-int64_t fast_lora_shared(const struct op *op, struct bucket bucket) {
+static int64_t shared_floats(const struct op *op, struct bucket bucket) {
     const struct lora_args *a = &op->args.lora;
     return MAX(bucket.max_tokens, bucket.max_rows) * (int64_t)a->n_modules * a->rank;
 }
 
-int64_t fast_lora_scratch(const struct op *op) { return product_scratch(MAX(op->in[1].width, op->args.lora.rank)); }
+static struct need lora_need(const struct loaded *l, const struct op *op, struct bucket bucket) {
+    return (void)l, (struct need){.worker = product_scratch(MAX(op->in[1].width, op->args.lora.rank)),
+                                  .shared = shared_floats(op, bucket)};
+}
 
 /* Rows [begin, end) from `begin` on that have one adapter, from 0; -1: none. */
 struct row_run {
@@ -78,7 +81,7 @@ static void expand_all(const struct call *c, struct row_run r, int64_t begin, in
     }
 }
 
-void fast_lora(const struct call *c) {
+static void fast_lora(const struct call *c) {
     const struct lora_args *a = &c->op->args.lora;
     int64_t begin, end;
     call_share(c, (int64_t)a->n_modules * a->rank, 8, &begin, &end);
@@ -96,3 +99,5 @@ void fast_lora(const struct call *c) {
         t = r.end;
     }
 }
+
+const struct fast_op fast_op_lora = {fast_lora, lora_need};

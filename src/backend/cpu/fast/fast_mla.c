@@ -15,7 +15,10 @@ static int64_t latent_width(const struct mla_args *a) { return (int64_t)a->rank 
 
 /* ---- MLA_PREP ---- */
 
-int64_t fast_mla_prep_scratch(const struct mla_args *a) { return (int64_t)a->nope_dim * a->rank; }
+static struct need prep_need(const struct loaded *l, const struct op *op, struct bucket bucket) {
+    (void)l, (void)bucket;
+    return (struct need){.worker = (int64_t)op->args.mla.nope_dim * op->args.mla.rank};
+}
 
 /* Rows of all tokens for one head: [T, nope] x Wuk_h [nope, rank]; scratch holds Wuk_h as floats. */
 static void absorb_head(const struct call *c, int head) {
@@ -39,7 +42,7 @@ static void absorb_head(const struct call *c, int head) {
     }
 }
 
-void fast_mla_prep(const struct call *c) {
+static void fast_mla_prep(const struct call *c) {
     int64_t begin, end;
     call_share(c, c->in[0].rows, 1, &begin, &end);
     for (int64_t t = begin; t < end; t++)
@@ -59,8 +62,11 @@ struct tile {
     float *rest;
 };
 
-int64_t fast_mla_attention_scratch(const struct mla_args *a) {
-    return TILE_QUERIES * (latent_width(a) + KEYS + a->rank + 2) + latent_width(a) * KEYS + product_scratch(a->rank);
+static struct need attention_need(const struct loaded *l, const struct op *op, struct bucket bucket) {
+    const struct mla_args *a = &op->args.mla;
+    (void)l, (void)bucket;
+    return (struct need){.worker = TILE_QUERIES * (latent_width(a) + KEYS + a->rank + 2) + latent_width(a) * KEYS +
+                                   product_scratch(a->rank)};
 }
 
 static void lay_out(const struct call *c, struct tile *t) {
@@ -142,7 +148,7 @@ static int heads_per_tile(const struct call *c) {
     return (int)MAX(1, MIN(MIN(n_heads, TILE_QUERIES), rows / c->n_workers));
 }
 
-void fast_mla_attention(const struct call *c) {
+static void fast_mla_attention(const struct call *c) {
     int n_heads = c->op->args.mla.n_heads, heads = heads_per_tile(c);
     int64_t tokens = TILE_QUERIES / heads, number = 0;
     for (int seq = 0; seq < c->plan->n_seqs; seq++) {
@@ -157,3 +163,6 @@ void fast_mla_attention(const struct call *c) {
                                                   .n_tokens = MIN(tokens, end - t)});
     }
 }
+
+const struct fast_op fast_op_mla_prep = {fast_mla_prep, prep_need},
+                     fast_op_mla_attention = {fast_mla_attention, attention_need};

@@ -25,14 +25,15 @@ static int64_t max_pairs(const struct moe_args *a, int64_t max_tokens) {
     return MIN(max_tokens, MOE_TOKENS) * a->top_k;
 }
 
-int64_t fast_moe_shared(const struct op *op, int64_t max_tokens) {
+static int64_t shared_floats(const struct op *op, int64_t max_tokens) {
     const struct moe_args *a = &op->args.moe_ffn;
     int64_t width = op->in[0].width, ints = a->n_experts + 2 + 2 * max_pairs(a, max_tokens);
     return (ints + 15) / 16 * 16 + max_pairs(a, max_tokens) * (2 * width + 2 * (int64_t)a->ffn_size);
 }
 
-int64_t fast_moe_scratch(const struct op *op) {
-    return product_scratch(MAX(op->in[0].width, op->args.moe_ffn.ffn_size));
+static struct need moe_need(const struct loaded *l, const struct op *op, struct bucket bucket) {
+    return (void)l, (struct need){.worker = product_scratch(MAX(op->in[0].width, op->args.moe_ffn.ffn_size)),
+                                  .shared = shared_floats(op, bucket.max_tokens)};
 }
 
 static struct groups groups_of(const struct call *c, int64_t n_pairs) {
@@ -146,10 +147,12 @@ static void run_tokens(const struct call *c, int64_t first_token, int64_t n_toke
     sum_choices(c, first_token, n_tokens, &g, begin, end);
 }
 
-void fast_moe_ffn(const struct call *c) {
+static void fast_moe_ffn(const struct call *c) {
     for (int64_t t = 0; t < c->in[0].rows; t += MOE_TOKENS) {
         if (t > 0)
             call_barrier(c); // the tokens before are summed, before their memory is used again
         run_tokens(c, t, MIN(MOE_TOKENS, c->in[0].rows - t));
     }
 }
+
+const struct fast_op fast_op_moe_ffn = {fast_moe_ffn, moe_need};

@@ -13,7 +13,7 @@ static void norm_row(const struct kernels *k, const float *x, const float *weigh
     k->weigh(x, 1.0f / sqrtf(k->dot(x, x, n) / (float)n + eps), weight, plus_one, n, y);
 }
 
-void fast_add_norm(const struct call *c) {
+static void fast_add_norm(const struct call *c) {
     const struct norm_args *a = &c->op->args.norm;
     const struct kernels *k = c->loaded->device->kernels;
     float r_scale = call_floats(c, 1) ? call_floats(c, 1)[0] : 1.0f;
@@ -109,7 +109,7 @@ static void prepare_group(const struct call *c, int64_t t, int kv_head) {
         store_key_value(c, t, kv_head, seq);
 }
 
-void fast_qkv_prep(const struct call *c) {
+static void fast_qkv_prep(const struct call *c) {
     int64_t n_heads = c->op->args.qkv_prep.n_kv_heads, n = c->in[0].rows * n_heads, begin = c->worker, end = n,
             step = c->n_workers;
     if (c->plan->n_tokens > c->plan->n_seqs) { // tokens of one block share lines of its keys: neighbours stay together
@@ -119,3 +119,11 @@ void fast_qkv_prep(const struct call *c) {
     for (int64_t i = begin; i < end; i += step)
         prepare_group(c, i / n_heads, (int)(i % n_heads));
 }
+
+static struct need qkv_need(const struct loaded *l, const struct op *op, struct bucket bucket) {
+    const struct qkv_args *a = &op->args.qkv_prep;
+    (void)l, (void)bucket;
+    return (struct need){.worker = (int64_t)a->head_dim + a->v_head_dim};
+}
+
+const struct fast_op fast_op_add_norm = {fast_add_norm, NULL}, fast_op_qkv_prep = {fast_qkv_prep, qkv_need};
