@@ -1,7 +1,7 @@
 /* attention_prepares.cuh - of attention.cu: decode attention that takes QKV_PREP along against the two nodes. */
 #pragma once
 
-#include "attention_checks.cuh"
+#include "attention_preps.cuh"
 
 /* Caches that were written in two ways: an element may be rounded the other way where sums came in another order. */
 static bool close_rows(const std::vector<char> &a, const std::vector<char> &b) {
@@ -11,74 +11,81 @@ static bool close_rows(const std::vector<char> &a, const std::vector<char> &b) {
     return n * 2000 <= a.size();
 }
 
-/* Decode attention that takes QKV_PREP along against the two nodes: the same bytes in the cache, and results as near as
- * queries are rounded. */
-static bool check_prepares(setup s, bool turned, bool normed, bool raw, int width_more = 0) {
-    if (!strstr("prepares", only))
-        return true;
-    world w = build(s, 2);
-    int width = (s.n_heads + 2 * s.n_kv) * s.dim, T = w.n_tokens, pitch = width + width_more;
-    std::vector<float> x((size_t)T * pitch), angles((size_t)T * s.dim), norm(s.dim);
+/* What both ways read: of QKV_PREP, and what is told of it. */
+struct prepares_inputs {
+    dmat dx;
+    drope rope;
+    dweight weight;
+    dqkv a;
+    bool turned;
+
+    const drope *rope_or_none() const { return turned ? &rope : nullptr; }
+};
+static prepares_inputs prepares_inputs_of(const setup &s, int n_tokens, bool turned, bool normed, bool raw, int pitch) {
+    prepares_inputs in = {};
+    int width = (s.n_heads + 2 * s.n_kv) * s.dim;
+    std::vector<float> x((size_t)n_tokens * pitch), angles((size_t)n_tokens * s.dim), norm(s.dim);
     std::normal_distribution<float> normal;
     for (auto *v : {&x, &norm})
         for (float &f : *v)
             f = normal(rng);
     for (size_t i = 0; i < angles.size(); i++)
         angles[i] = i / (s.dim / 2) % 2 ? sinf((float)i) : cosf((float)(i + s.dim / 2));
-    dmat dx = {to_device(x), pitch, width, ELEMENT_F32};
-    if (raw)
-        dx = make_raw(x, T, pitch, true);
-    dx.width = width;
-    drope rope = {s.dim};
-    rope.cos_sin = to_device(angles);
-    dweight weight = {normed ? to_device(norm) : nullptr, s.dim, 1, ELEMENT_F32};
-    dqkv a = {s.n_heads, s.n_kv, s.dim, s.dim, 1e-6f, false, normed};
-    dprep prep = {a, turned ? rope.cos_sin : nullptr, dx, weight, weight};
-    int n_blocks = 0;
-    for (int len : s.lens)
-        n_blocks += (len + s.n_slots - 1) / s.n_slots;
-    size_t cache_bytes = n_blocks * block_bytes(s);
+    in.dx = raw ? make_raw(x, n_tokens, pitch, true) : dmat{to_device(x), pitch, width, ELEMENT_F32};
+    in.dx.width = width;
+    in.rope = {s.dim};
+    in.rope.cos_sin = to_device(angles);
+    in.weight = {normed ? to_device(norm) : nullptr, s.dim, 1, ELEMENT_F32};
+    in.a = {s.n_heads, s.n_kv, s.dim, s.dim, 1e-6f, false, normed};
+    in.turned = turned;
+    return in;
+}
+static void release(const prepares_inputs &in) {
+    for (const void *p : {(const void *)in.dx.at, (const void *)in.dx.row_scale, (const void *)in.dx.col_scale,
+                          (const void *)in.dx.bias, (const void *)in.rope.cos_sin, (const void *)in.weight.at})
+        cudaFree(const_cast<void *>(p));
+}
+
+/* Two nodes write cache 0, one cache 1. Plain attention reads the elements that the one node read. */
+static void run_both_ways(world &w, const prepares_inputs &in, const dprep &prep) {
+    clear_out(w);
+    launch_attention_parts(&w.l, &w.parts, 1, 1);
+    // The list is there when the next begins.
+    launch_qkv_prep(&w.l, &in.a, in.rope_or_none(), in.dx, in.weight, in.weight, w.caches[0], w.q);
+    launch_attention_decode_prepares(&w.l, &w.a, &w.parts, &prep, w.sinks, w.caches[1], w.out);
+    launch_attention(&w.l, &w.a, w.q, w.sinks, w.caches[1], w.plain);
+    wait_for(w);
+}
+
+static std::vector<char> bytes_of(const dcache &cache, size_t n) {
+    std::vector<char> bytes(n);
+    TRY_CUDA(cudaMemcpy(bytes.data(), cache.at, n, cudaMemcpyDeviceToHost));
+    return bytes;
+}
+
+/* Decode attention that takes QKV_PREP along against the two nodes: the same bytes in the cache, and results as near as
+ * queries are rounded. */
+static bool check_prepares(setup s, bool turned, bool normed, bool raw, int width_more = 0) {
+    if (!strstr("prepares", only))
+        return true;
+    world w = build(s, 2);
+    prepares_inputs in =
+        prepares_inputs_of(s, w.n_tokens, turned, normed, raw, (s.n_heads + 2 * s.n_kv) * s.dim + width_more);
+    dprep prep = {in.a, turned ? in.rope.cos_sin : nullptr, in.dx, in.weight, in.weight};
+    size_t cache_bytes = n_blocks_of(s) * block_bytes(s);
     TRY_CUDA(cudaMemcpy(w.caches[1].at, w.caches[0].at, cache_bytes, cudaMemcpyDeviceToDevice));
     w.q.element = ELEMENT_F32;
-    launch_qkv_prep(&w.l, &a, turned ? &rope : nullptr, dx, weight, weight, w.caches[0], w.q);
+    launch_qkv_prep(&w.l, &in.a, in.rope_or_none(), in.dx, in.weight, in.weight, w.caches[0], w.q);
     bool ok = attention_decode_prepares(&w.a, &prep, w.caches[1]);
     double worst = 0;
-    std::vector<char> want(cache_bytes), got(cache_bytes);
-    std::vector<uint32_t> most(T);
-    w.out.absmax = device<uint32_t>(T);
+    std::vector<char> want, got;
+    w.out.absmax = device<uint32_t>(w.n_tokens);
     for (int again = 0; again < 3 && ok; again++) {
-        TRY_CUDA(cudaMemsetAsync(w.out.at, 0xFF, (size_t)T * w.out.width * 4, w.l.stream));
-        TRY_CUDA(cudaMemsetAsync(w.out.absmax, 0, T * 4, w.l.stream));
-        launch_attention_parts(&w.l, &w.parts, 1, 1);
-        launch_qkv_prep(&w.l, &a, turned ? &rope : nullptr, dx, weight, weight, w.caches[0],
-                        w.q); // the list is there when the next begins
-        launch_attention_decode_prepares(&w.l, &w.a, &w.parts, &prep, w.sinks, w.caches[1], w.out);
-        launch_attention(&w.l, &w.a, w.q, w.sinks, w.caches[1], w.plain); // over the elements that were read
-        cudaError_t code = cudaStreamSynchronize(w.l.stream);
-        if (code != cudaSuccess) {
-            printf("FAILED %s: %s\n", s.name, cudaGetErrorString(code));
-            exit(1);
-        }
-        TRY_CUDA(cudaMemcpy(want.data(), w.caches[0].at, cache_bytes, cudaMemcpyDeviceToHost));
-        TRY_CUDA(cudaMemcpy(got.data(), w.caches[1].at, cache_bytes, cudaMemcpyDeviceToHost));
-        ok = ok && close_rows(want, got);
-        std::vector<float> out = fetch(w, w.out), plain = fetch(w, w.plain);
-        TRY_CUDA(cudaMemcpy(most.data(), w.out.absmax, T * 4, cudaMemcpyDeviceToHost));
-        for (int t = 0; t < T; t++) {
-            float largest = 0;
-            for (int i = 0; i < w.out.width; i++)
-                largest = std::max(largest, fabsf(out[(size_t)t * w.out.width + i]));
-            ok = ok && memcmp(&largest, &most[t], 4) == 0;
-        }
-        for (int r = 0; r < T * s.n_heads; r++) {
-            double size = 0, error = 0;
-            for (int i = 0; i < s.dim; i++) {
-                float g = out[(size_t)r * s.dim + i], v = plain[(size_t)r * s.dim + i];
-                size = std::max(size, (double)fabsf(v));
-                error = g == g && v == v ? std::max(error, (double)fabsf(g - v)) : INFINITY;
-            }
-            worst = std::max(worst, error / std::max(size, 1e-30));
-        }
+        run_both_ways(w, in, prep);
+        want = bytes_of(w.caches[0], cache_bytes), got = bytes_of(w.caches[1], cache_bytes);
+        std::vector<float> out = fetch(w, w.out);
+        ok = ok && close_rows(want, got) && folded_right(w, out);
+        worst = std::max(worst, worst_of_heads(w, out, fetch(w, w.plain)));
     }
     ok = ok && worst <= (s.e == ELEMENT_BF16 ? 0.03 : 0.006);
     printf("%s prepares %-24s %2d/%d x %d %-4s block %-3d%s%s%s: cache %s, %.2e\n", ok ? "ok    " : "FAILED", s.name,
@@ -88,9 +95,8 @@ static bool check_prepares(setup s, bool turned, bool normed, bool raw, int widt
            : close_rows(want, got) ? "close"
                                    : "DIFFERS",
            worst);
-    for (const void *p : {(const void *)dx.at, (const void *)dx.row_scale, (const void *)dx.col_scale,
-                          (const void *)dx.bias, (const void *)rope.cos_sin, weight.at, (const void *)w.out.absmax})
-        cudaFree(const_cast<void *>(p));
+    cudaFree(w.out.absmax);
+    release(in);
     release(w);
     return ok;
 }
