@@ -1,4 +1,4 @@
-/* gemm_fp8_gated.cu - times LINEAR of many rows with GATED_ACT behind it (src/backend/cuda/linear/gemm_fp8_gated.cu)
+/* gemm_fp8_gated.cu - times LINEAR of many rows with GATED_ACT behind it (linear/fp8/gemm_fp8_gated.cu)
  * beside the fastest of cuBLASLt's e4m3 products with one scale.
  *
  *     bench_gemm_fp8_gated table [ROWS ...]    gate_up of some models: launches behind one another in a graph, weights
@@ -9,8 +9,8 @@
  * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock
  * down as it does in a step. Ours includes scales and GATED_ACT; the library's is the unscaled products in half
  * precision. */
-#include "backend/cuda/linear/gemm_fp8_gated.cu"
-#include "backend/cuda/linear/gemm_fp8_gated.h"
+#include "backend/cuda/linear/fp8/gemm_fp8_gated.cu"
+#include "backend/cuda/linear/fp8/gemm_fp8_gated.h"
 #include "backend/cuda/value.h"
 #include "products.cuh"
 

@@ -1,4 +1,4 @@
-/* gemm_fp8_prefill.cu - times products of hundreds and thousands of rows (src/backend/cuda/linear/gemm_fp8_prefill.cu)
+/* gemm_fp8_prefill.cu - times products of hundreds and thousands of rows (linear/fp8/gemm_fp8_prefill.cu)
  * beside the fastest of cuBLASLt's e4m3 products with one scale.
  *
  *     bench_gemm_fp8_prefill [ROWS ...]       the linears of some models: launches behind one another in a graph,
@@ -8,9 +8,9 @@
  * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock
  * down as it does in a step. Those of gated linears, ours, include scales and GATED_ACT; all others are unscaled
  * products in half precision. */
-#include "backend/cuda/linear/gemm_fp8_gated.h"
-#include "backend/cuda/linear/gemm_fp8_prefill.cu"
-#include "backend/cuda/linear/gemm_fp8_prefill.h"
+#include "backend/cuda/linear/fp8/gemm_fp8_gated.h"
+#include "backend/cuda/linear/fp8/gemm_fp8_prefill.cu"
+#include "backend/cuda/linear/fp8/gemm_fp8_prefill.h"
 #include "backend/cuda/value.h"
 #include "products.cuh"
 

@@ -1,4 +1,4 @@
-/* gemm_fp8_small_m.cu - times LINEAR by tiles (src/backend/cuda/linear/gemm_fp8_small_m.cu) beside the fastest of
+/* gemm_fp8_small_m.cu - times LINEAR by tiles (src/backend/cuda/linear/fp8/gemm_fp8_small_m.cu) beside the fastest of
  * cuBLASLt's e4m3 products with one scale.
  *
  *     bench_gemm_fp8_small_m table [ROWS ...]    each linear of some models: launches behind one another in a graph,
@@ -9,8 +9,8 @@
  *                                    quantise, o, ADD_NORM, gate_up, quantise, down, with rings of several sizes
  */
 #include "backend/cuda/linear/ending.h"
-#include "backend/cuda/linear/gemm_fp8_small_m.cu"
-#include "backend/cuda/linear/gemm_fp8_small_m.h"
+#include "backend/cuda/linear/fp8/gemm_fp8_small_m.cu"
+#include "backend/cuda/linear/fp8/gemm_fp8_small_m.h"
 #include "backend/cuda/qact/quantise.h"
 #include "backend/cuda/rows/norm.h"
 #include "backend/cuda/value.h"

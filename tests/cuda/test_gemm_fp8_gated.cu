@@ -1,8 +1,8 @@
 /* test_gemm_fp8_gated.cu - LINEAR of many rows from e4m3 values with GATED_ACT
- * (src/backend/cuda/linear/gemm_fp8_gated.cu) against double precision: random shapes and numbers of tokens, biases,
+ * (linear/fp8/gemm_fp8_gated.cu) against double precision: random shapes and numbers of tokens, biases,
  * cuts of every kind; from rows of W, and from near copies (l2_copy.h) while rows are NaN. */
-#include "backend/cuda/linear/gemm_fp8_gated.cu"
-#include "backend/cuda/linear/gemm_fp8_gated.h"
+#include "backend/cuda/linear/fp8/gemm_fp8_gated.cu"
+#include "backend/cuda/linear/fp8/gemm_fp8_gated.h"
 #include "backend/cuda/value.h"
 
 #include "l2_copy_cases.cuh"

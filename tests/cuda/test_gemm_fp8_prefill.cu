@@ -1,9 +1,9 @@
-/* test_gemm_fp8_prefill.cu - products of hundreds and thousands of rows (src/backend/cuda/linear/gemm_fp8_prefill.cu)
+/* test_gemm_fp8_prefill.cu - products of hundreds and thousands of rows (linear/fp8/gemm_fp8_prefill.cu)
  * against double precision: raw ones by every cut, and pairs with GATED_ACT behind them; random shapes and numbers of
  * rows. */
-#include "backend/cuda/linear/gemm_fp8_gated.h"
-#include "backend/cuda/linear/gemm_fp8_prefill.cu"
-#include "backend/cuda/linear/gemm_fp8_prefill.h"
+#include "backend/cuda/linear/fp8/gemm_fp8_gated.h"
+#include "backend/cuda/linear/fp8/gemm_fp8_prefill.cu"
+#include "backend/cuda/linear/fp8/gemm_fp8_prefill.h"
 #include "backend/cuda/value.h"
 
 #include "product_cases.cuh"

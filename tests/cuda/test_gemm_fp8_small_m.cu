@@ -1,9 +1,9 @@
-/* test_gemm_fp8_small_m.cu - LINEAR from e4m3 values by tiles (src/backend/cuda/linear/gemm_fp8_small_m.cu) against
+/* test_gemm_fp8_small_m.cu - LINEAR from e4m3 values by tiles (src/backend/cuda/linear/fp8/gemm_fp8_small_m.cu) against
  * double precision: random shapes and every number of tokens, biases, gated pairs, all cuts. */
 #define BARRIER_SPIN_LIMIT 20000000
 #include "backend/cuda/linear/ending.h"
-#include "backend/cuda/linear/gemm_fp8_small_m.cu"
-#include "backend/cuda/linear/gemm_fp8_small_m.h"
+#include "backend/cuda/linear/fp8/gemm_fp8_small_m.cu"
+#include "backend/cuda/linear/fp8/gemm_fp8_small_m.h"
 #include "backend/cuda/qact/quantise.h"
 #include "backend/cuda/value.h"
 

@@ -1,8 +1,8 @@
-/* test_gemm_fp8_split_k.cu - unscaled products of many rows (src/backend/cuda/linear/gemm_fp8_split_k.cu) against
+/* test_gemm_fp8_split_k.cu - unscaled products of many rows (src/backend/cuda/linear/fp8/gemm_fp8_split_k.cu) against
  * double precision: every cut, random shapes and numbers of rows, from rows of W and from near copies; and when the
  * node behind starts. */
-#include "backend/cuda/linear/gemm_fp8_split_k.cu"
-#include "backend/cuda/linear/gemm_fp8_split_k.h"
+#include "backend/cuda/linear/fp8/gemm_fp8_split_k.cu"
+#include "backend/cuda/linear/fp8/gemm_fp8_split_k.h"
 #include "backend/cuda/qact/quantise.h"
 #include "backend/cuda/value.h"
 

@@ -119,7 +119,7 @@ cuda-benches: $(CUDA_BENCHES) build/cuda/libtimeline.so
 # The library for compute-sanitizer's racecheck: kernels in which every lane arrives where a warp does (ptx/bulk.cuh).
 RACE_PARTS := (act|decode|prefill|argmax_filter|gemv|gemm_fp8_(small_m|gated))_
 RACE_CODE  := $(patsubst src/%.cu,build/racecheck/%.cu.o,$(shell grep -lE \
-    'GYRE_RACECHECK|WARP_ARRIVALS|barrier_arrive_warp|include "backend/cuda/[a-z_/]*/$(RACE_PARTS)' $(CUDA_CU)))
+    'GYRE_RACECHECK|WARP_ARRIVALS|barrier_arrive_warp|include "backend/cuda/[a-z0-9_/]*/$(RACE_PARTS)' $(CUDA_CU)))
 RACE_PLAIN := $(filter-out $(patsubst build/racecheck/%,build/cuda/%,$(RACE_CODE)) build/cuda/kernels.o,$(CUDA_OBJ))
 RACE_OBJ   := $(RACE_PLAIN) $(RACE_CODE)
 build/racecheck/%.cu.o: src/%.cu

@@ -7,7 +7,7 @@
  * piece of code each: code that is run once comes from memory, and took longer than what it computed. */
 #pragma once
 
-#include "backend/cuda/linear/gemm_fp8_prefill_unscaled.cuh"
+#include "backend/cuda/linear/fp8/gemm_fp8_prefill_unscaled.cuh"
 
 namespace {
 

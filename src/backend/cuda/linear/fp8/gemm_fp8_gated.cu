@@ -40,8 +40,8 @@
  * bias, activation; whole sectors are written, by predicates, as the loop has no branch. Two rounds of it go together,
  * as with two warps on a quarter of a multiprocessor little else hides what one waits for
  * (docs/lab/cuda_linear_many_rows.md, "The end of a tile"). */
-#include "backend/cuda/linear/gemm_fp8_gated.h"
-#include "backend/cuda/linear/gemm_fp8_gated_tile.cuh"
+#include "backend/cuda/linear/fp8/gemm_fp8_gated.h"
+#include "backend/cuda/linear/fp8/gemm_fp8_gated_tile.cuh"
 #include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/value.h"
 
@@ -128,7 +128,7 @@ __global__ void __maxnreg__((REGISTERS<N, PARTS>))
     } else {
         registers_more<MORE<N, PARTS>>();
         wait_for_barriers(a);
-        consumer<N, PARTS, PLAIN> c = {a, m, rank, warp / 4, warp % 4, (int)threadIdx.x % 32, 0, {}};
+        consumer<N, PARTS, PLAIN> c = {{{a, m, rank, warp / 4, warp % 4, (int)threadIdx.x % 32, 0, {}}}};
         c.run();
         __syncwarp();
     }

@@ -27,8 +27,8 @@
  * more than an early start gains, and blocks double up), asking the L2 for the next weight when the own is on its way
  * (bulk prefetches of pieces of rows take 20 ns each, and what they gain the next product, this one loses). */
 #include "backend/cuda/linear/ending.h"
-#include "backend/cuda/linear/gemm_fp8_small_m.h"
-#include "backend/cuda/linear/gemm_fp8_small_m_ending.cuh"
+#include "backend/cuda/linear/fp8/gemm_fp8_small_m.h"
+#include "backend/cuda/linear/fp8/gemm_fp8_small_m_ending.cuh"
 #include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/ptx/ring.cuh"
 #include "backend/cuda/ptx/wgmma_e4m3.cuh"
@@ -168,6 +168,35 @@ static __device__ void finish_from_shared(const small_m_args &a, const share_of_
     }
 }
 
+/* One thread's. */
+template <int N>
+static __device__ void prepare_barriers(const small_m_args &a, const share_of_block &s, int n_consumers) {
+    for (int i = 0; i < a.n_stages; i++) {
+        barrier_init(s.full + 8 * i, 1);
+        barrier_init(s.empty + 8 * i, n_consumers / 32 * WARP_ARRIVALS);
+    }
+    barrier_init(s.all_sums, 1);
+    barrier_init_done();
+    int eights = N / 8 * (s.rank + 1) / a.split - N / 8 * s.rank / a.split; // of tokens, that this block finishes
+    barrier_expect(s.all_sums, a.split * eights * n_consumers * (int)sizeof(float4));
+}
+
+/* The warp of the thread that copies. */
+template <variant E> static __device__ void produce(const small_m_args &a, filler &ring_filler, int n_consumers) {
+    if (threadIdx.x % 32 == 0)
+        ring_filler.begin();
+    __syncwarp();
+    wait_for_previous();
+    if (E == PLAIN && a.requant.value.at &&
+        look_at_rows(a.requant, 0, a.n_tokens, threadIdx.x % 32, blockIdx.x == 0).any())
+        copies_may_begin(n_consumers);
+    if (threadIdx.x % 32 == 0)
+        ring_filler.fill();
+    __syncwarp();
+    if (a.split > 1)
+        cluster_wait(); // as the consumers do, in finish_from_shared
+}
+
 /* Blocks of 32 threads, and WARPGROUP for each 64 rows of a tile. In half of a multiprocessor's registers, though there
  * is one block on it: what it leaves, the small nodes behind it start in before it ends (1 to 3 us of a layer). */
 template <int N, variant E, class Y>
@@ -197,35 +226,15 @@ static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, 2)
     s.all_sums = kept(shared_address(&all_sums));
 
     filler ring_filler(a, s, &w_map, &x_map);
-    if ((int)threadIdx.x == n_consumers) {
-        for (int i = 0; i < a.n_stages; i++) {
-            barrier_init(s.full + 8 * i, 1);
-            barrier_init(s.empty + 8 * i, n_consumers / 32 * WARP_ARRIVALS);
-        }
-        barrier_init(s.all_sums, 1);
-        barrier_init_done();
-        int eights = N / 8 * (s.rank + 1) / a.split - N / 8 * s.rank / a.split; // of tokens, that this block finishes
-        barrier_expect(s.all_sums, a.split * eights * n_consumers * (int)sizeof(float4));
-    }
+    if ((int)threadIdx.x == n_consumers)
+        prepare_barriers<N>(a, s, n_consumers);
     if (threadIdx.x < N)
         most_of_block[threadIdx.x] = 0;
     __syncthreads(); // the barriers are ready
     if (a.split > 1)
         cluster_arrive();
-
     if (warp == n_consumers / 32) {
-        if (threadIdx.x % 32 == 0)
-            ring_filler.begin();
-        __syncwarp();
-        wait_for_previous();
-        if (E == PLAIN && a.requant.value.at &&
-            look_at_rows(a.requant, 0, a.n_tokens, threadIdx.x % 32, blockIdx.x == 0).any())
-            copies_may_begin(n_consumers);
-        if (threadIdx.x % 32 == 0)
-            ring_filler.fill();
-        __syncwarp();
-        if (a.split > 1)
-            cluster_wait(); // as the consumers do, in finish_from_shared
+        produce<E>(a, ring_filler, n_consumers);
         return;
     }
 

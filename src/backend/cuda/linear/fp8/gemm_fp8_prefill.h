@@ -1,7 +1,7 @@
 /* gemm_fp8_prefill.h - gemm_fp8_prefill.cu. */
 #pragma once
 
-#include "backend/cuda/linear/gemm_fp8_gated.h"
+#include "backend/cuda/linear/fp8/gemm_fp8_gated.h"
 #include "backend/cuda/value.h"
 
 #ifdef __cplusplus

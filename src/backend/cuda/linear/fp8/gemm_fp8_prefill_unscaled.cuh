@@ -2,7 +2,7 @@
  * them. */
 #pragma once
 
-#include "backend/cuda/linear/gated_end.cuh"
+#include "backend/cuda/linear/fp8/gated_end.cuh"
 #include "backend/cuda/ptx/ring.cuh"
 #include "backend/cuda/value.h"
 

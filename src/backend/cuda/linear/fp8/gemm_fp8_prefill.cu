@@ -24,9 +24,9 @@
  * no shared memory, of which tiles of 336 rows leave none; the ring is filled meanwhile. Beside the y of pairs it may
  * write its e4m3 qact by a scale known beforehand, of the 16 bits as they leave (dmat.static_scale), and leave out of y
  * what that tells (untold_only). */
-#include "backend/cuda/linear/gemm_fp8_gated.h"
-#include "backend/cuda/linear/gemm_fp8_prefill.h"
-#include "backend/cuda/linear/gemm_fp8_prefill_ends.cuh"
+#include "backend/cuda/linear/fp8/gemm_fp8_gated.h"
+#include "backend/cuda/linear/fp8/gemm_fp8_prefill.h"
+#include "backend/cuda/linear/fp8/gemm_fp8_prefill_ends.cuh"
 #include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/ptx/wgmma_e4m3_f16.cuh"
 #include "backend/cuda/value.h"
