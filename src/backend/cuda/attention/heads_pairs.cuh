@@ -11,6 +11,30 @@
 
 namespace {
 
+/* The head that a row's unscaled products are. */
+template <int N>
+__device__ __forceinline__ void scale_head(half_head<N> &x, const pair_halves<pair_size<N>::FOURS> &low,
+                                           const pair_halves<pair_size<N>::FOURS> &high, const half_head<N> &scale,
+                                           const half_head<N> &bias, float by) {
+#pragma unroll
+    for (int i = 0; i < pair_size<N>::FOURS; i++) {
+        x.low[i] = low.four(i) * (scale.low[i] * by);
+        x.high[i] = high.four(i) * (scale.high[i] * by);
+        if (pair_size<N>::BIASED) {
+            x.low[i] = x.low[i] + bias.low[i];
+            x.high[i] = x.high[i] + bias.high[i];
+        }
+    }
+}
+template <int N> __device__ __forceinline__ void norm_head(half_head<N> &x, const half_head<N> &weight, float eps) {
+    float n = rsqrtf(half_sum(x.squares()) * (1.0f / N) + eps);
+#pragma unroll
+    for (int i = 0; i < pair_size<N>::FOURS; i++) {
+        x.low[i] = x.low[i] * (weight.low[i] * n);
+        x.high[i] = x.high[i] * (weight.high[i] * n);
+    }
+}
+
 template <int N, int ROWS, bool NORMED>
 __global__ void __launch_bounds__(PAIR_WARPS * 32, pair_size<N>::BLOCKS)
     qkv_prep_pairs(const __grid_constant__ pair_heads p) {
@@ -69,25 +93,10 @@ __global__ void __launch_bounds__(PAIR_WARPS * 32, pair_size<N>::BLOCKS)
             int row = t + k * step;
             if (row >= n_tokens)
                 break;
-            float by = factor[k];
             half_head<N> x;
-#pragma unroll
-            for (int i = 0; i < FOURS; i++) {
-                x.low[i] = low[k].four(i) * (scale.low[i] * by);
-                x.high[i] = high[k].four(i) * (scale.high[i] * by);
-                if (BIASED) {
-                    x.low[i] = x.low[i] + bias.low[i];
-                    x.high[i] = x.high[i] + bias.high[i];
-                }
-            }
-            if (normed) {
-                float n = rsqrtf(half_sum(x.squares()) * (1.0f / N) + p.eps);
-#pragma unroll
-                for (int i = 0; i < FOURS; i++) {
-                    x.low[i] = x.low[i] * (weight.low[i] * n);
-                    x.high[i] = x.high[i] * (weight.high[i] * n);
-                }
-            }
+            scale_head<N>(x, low[k], high[k], scale, bias, factor[k]);
+            if (normed)
+                norm_head<N>(x, weight, p.eps);
             if (turns)
                 x.rotate(angles[k]);
             if (is_q) {
