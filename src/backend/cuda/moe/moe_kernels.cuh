@@ -4,9 +4,7 @@
 #include "backend/cuda/moe/moe_kernels.h"
 #include "backend/cuda/moe/moe_tiles.cuh"
 #include "backend/cuda/moe/moe_wide.cuh"
-#include "backend/cuda/ptx/card.cuh"
-
-#include <cudaTypedefs.h>
+#include "backend/cuda/ptx/launching.cuh"
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -48,19 +46,10 @@ template <class W, bool UP> static void launch_tiles(const stream_call &c) {
 /* Rows of W for moe_wide's copies: boxes of 64 bytes of 64 rows, one behind the other, or in wide_unit's order. False:
  * the driver refuses. */
 template <class W, bool UP> static bool map_rows(CUtensorMap *map, const struct dweight &w) {
-    static PFN_cuTensorMapEncodeTiled_v12000 encode_tiled = [] {
-        void *found = nullptr;
-        cudaDriverEntryPointQueryResult result;
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-        return result == cudaDriverEntryPointSuccess ? (PFN_cuTensorMapEncodeTiled_v12000)found : nullptr;
-    }();
     cuuint64_t row = (cuuint64_t)w.in * W::BYTES, rows = (cuuint64_t)w.out;
-    cuuint32_t ones[5] = {1, 1, 1, 1, 1};
     auto encode = [&](int rank, const cuuint64_t *size, const cuuint64_t *apart, const cuuint32_t *box) {
-        return encode_tiled &&
-               encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, rank, const_cast<void *>(w.at), size, apart, box, ones,
-                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
-                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+        return encode_map(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, w.at, rank, size, apart, box, CU_TENSOR_MAP_SWIZZLE_NONE,
+                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
     };
     if constexpr (!rows_turned<W>) {
         cuuint64_t size[2] = {row, rows};

@@ -5,6 +5,7 @@
 #include "backend/cuda/moe/moe_tokens.cuh"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/ptx/mma.cuh"
+#include "backend/cuda/ptx/sigmoid.cuh"
 #include "backend/cuda/value.h"
 
 // ---- what becomes of the sums ---------------------------------------------------------------------------------------
@@ -13,20 +14,13 @@ static __device__ __noinline__ float activate_rarely(int act, float limit, float
     return activate(act, limit, gate, up);
 }
 
-/* x / (1 + 2^-k), within 1e-5 of its size: by no branch, as wide tiles end in many of them behind one another. */
-static __device__ __forceinline__ float over_power(float x, float k) {
-    float part;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(part) : "f"(1.0f + exp2_fast(-k)));
-    return x * part;
-}
-
 enum { SILU = 0, CLAMPED = 4 }; // activations (core/ops.h) that have an end of their own
 
 /* All kernels of experts make the same bits of a gate and what it lets through. */
 static __device__ __forceinline__ float activated(int act, float limit, float gate, float up) {
     constexpr float LOG2E = 1.4426950408889634f;
     if (act == SILU)
-        return over_power(gate, LOG2E * gate) * up;
+        return silu_fast(gate) * up;
     if (act == CLAMPED) {
         float g = fminf(gate, limit), u = fminf(fmaxf(up, -limit), limit);
         return (u + 1.0f) * over_power(g, 1.702f * LOG2E * g);

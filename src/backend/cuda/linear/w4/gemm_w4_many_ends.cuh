@@ -7,16 +7,9 @@
 #pragma once
 
 #include "backend/cuda/linear/w4/gemm_w4_ends.cuh"
+#include "backend/cuda/ptx/sigmoid.cuh"
 
 enum w4_many_ending { W4_PLAIN, W4_SILU, W4_GATED };
-
-/* gate / (1 + e^-gate) * up, within 4e-6. */
-static __device__ __forceinline__ float w4_silu(float gate, float up) {
-    float e, r;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(gate * -1.4426950408889634f));
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1 + e));
-    return gate * r * up;
-}
 
 template <int N> struct w4_many_end {
     static constexpr int CHUNK = N % 64 == 0 ? 64 : N % 48 == 0 ? 48 : 32, CHUNKS = N / CHUNK, VALUES = CHUNK / 2;
@@ -107,7 +100,7 @@ template <int N> struct w4_many_end {
 #pragma unroll
             for (int i = 0; i < VALUES; i++)
                 if (ENDING != W4_PLAIN && i % 4 < 2)
-                    v[i] = ENDING == W4_SILU ? w4_silu(v[i], v[i + 2]) : w4_gated(a.ending, v[i], v[i + 2]);
+                    v[i] = ENDING == W4_SILU ? silu_fast(v[i]) * v[i + 2] : w4_gated(a.ending, v[i], v[i + 2]);
 #pragma unroll
             for (int eight = 0; eight < CHUNK / 8; eight++)
                 write_eight(v + 4 * eight, first_token + chunk * CHUNK + eight * 8, even);

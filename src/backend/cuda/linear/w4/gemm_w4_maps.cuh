@@ -12,21 +12,12 @@ static inline int w4_block_runs(struct dquads q) { return quads_block_bytes(q) >
 
 /* [tile][piece, or half a piece][eight bytes]: boxes are whole pieces, of some tiles. */
 static inline bool w4_map_weight(CUtensorMap *map, const struct dweight *w, int pieces_a_box, int tiles_a_box) {
-    static PFN_cuTensorMapEncodeTiled_v12000 encode_tiled = [] {
-        void *found = nullptr;
-        cudaDriverEntryPointQueryResult result;
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-        return result == cudaDriverEntryPointSuccess ? (PFN_cuTensorMapEncodeTiled_v12000)found : nullptr;
-    }();
-    static const cuuint32_t ones[4] = {1, 1, 1, 1};
     cuuint64_t runs = (cuuint64_t)w4_block_runs(w->quads), block = (cuuint64_t)quads_block_bytes(w->quads) / runs,
                pieces = (cuuint64_t)quads_blocks(w->in) * runs, tiles = (cuuint64_t)quads_tiles(w->quads, w->out);
     cuuint64_t size[4] = {block / 8, pieces, tiles, 1}, strides[3] = {block, block * pieces, block * pieces * tiles};
     cuuint32_t box[4] = {(cuuint32_t)(block / 8), (cuuint32_t)(pieces_a_box * (int)runs), (cuuint32_t)tiles_a_box, 1};
-    return encode_tiled &&
-           encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_UINT64, 4, const_cast<void *>(w->at), size, strides, box, ones,
-                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    return encode_map(map, CU_TENSOR_MAP_DATA_TYPE_UINT64, w->at, 4, size, strides, box, CU_TENSOR_MAP_SWIZZLE_NONE,
+                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
 /* [64 columns][token][128 bytes]: boxes are some tokens by the columns of some halves of pieces. */
