@@ -15,21 +15,10 @@ DATA = ("tests/data", "tests/fuzz/corpus", "tests/models", "tests/models_random"
 TABLES = ("ops.def", "gyre.h")  # manuals, read from top to bottom
 EXCEPTIONS = {  # rule: {what: why}
     "header": {
-        "src/backend/cuda/linear/gemm_fp8_gated_tile.cuh": "one kernel",
-        "tests/ptx/arithmetic.def": "a table of instructions",
-    },
-    "source": {
-        "src/backend/cuda/linear/gemm_fp8_split_k.cu": "one kernel and its launch",
+        "tests/ptx/arithmetic.def": "a table of instructions, read from top to bottom; a line names its handlers",
     },
     "function": {
-        "bench/cuda/attention_world.cuh:build": "a table of shapes",
-        "bench/cuda/attention_shapes.cuh:check_attention": "one check of many outputs",
-        "bench/cuda/attention_checks.cuh:check_prep": "one check of many outputs",
-        "bench/cuda/attention_prepares.cuh:check_prepares": "one check of many outputs",
-        "src/backend/cuda/attention/heads_pairs.cuh:qkv_prep_pairs": "one kernel: registers live through it",
-        "src/backend/cuda/linear/gemm_fp8_small_m.cu:small_m_linear": "one kernel: registers live through it",
-        "src/backend/cuda/rows/act_rows.cuh:gated_rows": "one kernel: registers live through it",
-        "src/backend/cuda/rows/norm.cu:add_norm_rows": "one kernel: registers live through it",
+        "src/backend/cuda/rows/norm.cu:add_norm_rows": "cut in two ways, one of its 70 kernels was other code",
     },
 }
 HEADERS, SOURCES = (".h", ".cuh", ".def"), (".c", ".cu")
