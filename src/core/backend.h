@@ -42,8 +42,7 @@ struct backend_ops {
     void (*memory)(const struct device *d, struct device_memory *out);
     void (*close)(struct device *d); // nothing is loaded any more
 
-    /* Of sequences that may become longer than so many tokens windows are to be rings (core/pass/pass.h); own: as in
-     * device_options. NULL: of none. */
+    /* Sequences that may grow beyond so many tokens have rings (pass/pass.h); own: as in device_options. NULL: none. */
     int64_t (*rings_beyond)(const char *const *own);
 
     /* Places the program's weights. The program, and what it borrows, outlives what is loaded. */
