@@ -4,13 +4,10 @@
  *
  * Each physical device is opened once. Many programs may be loaded on it (a target and its draft), with weights and
  * caches of their own, and unloaded while others stay. An executable takes steps up to a size, in shapes of its own.
- *
  * run() is asynchronous where the device is. Steps of one device run in the order they were started, whatever their
  * executable; those of one executable are collected in that order, and at most max_in_flight of them are started and
  * not collected. What a step writes to the cache the next one sees, so a block may be given to another sequence while
- * a step that reads it is in flight. The first fault of a device is sticky: every later call returns ERR_DEVICE with
- * the same sentence.
- *
+ * a step that reads it is in flight. A device's first fault is sticky: later calls return ERR_DEVICE, and its sentence.
  * load() and compile() refuse what the backend cannot do, naming op and program. They take no slower path silently. */
 #pragma once
 
@@ -67,8 +64,7 @@ struct backend_ops {
     /* Bytes of one block of a group over all its layers (a state slot for state groups). */
     int64_t (*cache_block_bytes)(const struct loaded *l, int group, int block_size);
 
-    /* Between steps: whether what runs them is there and answers, though none asks it to. A fault is sticky. NULL: the
-     * next step tells. */
+    /* Between steps: whether what runs them answers, unasked. A fault is sticky. NULL: the next step tells. */
     enum status (*check)(struct device *d, struct error *err);
 
     /* Bytes that caches may take: `share` (0: the backend's choice) of the device's memory, less what is taken of it
