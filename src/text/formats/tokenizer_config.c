@@ -41,6 +41,32 @@ static enum status read_added(struct tokenizer *t, const json_t *config, const c
     return OK;
 }
 
+/* A special token that no list of added tokens has gets the next id, as in transformers. What is no text is none. */
+static enum status add_special(struct tokenizer *t, const json_t *v, const char *path, struct error *err) {
+    const json_t *text = json_is_object(v) ? json_object_get(v, "content") : v;
+    struct str name = {json_string_value(text), json_string_length(text)};
+    struct added_token flags = {0};
+    if (!json_is_string(text) || tokenizer_find(t, name) >= 0)
+        return OK;
+    if (json_is_object(v))
+        TRY(added_token_read(v, path, &flags, err));
+    flags.special = true;
+    return tokenizer_add_token(t, name, tokenizer_n_vocab(t), flags, path, err);
+}
+
+/* A list, or in extra_special_tokens an object of names. */
+static enum status add_specials(struct tokenizer *t, const json_t *config, const char *path, struct error *err) {
+    static const char *const keys[] = {"additional_special_tokens", "extra_special_tokens"};
+    for (size_t k = 0; k < ARRAY_LEN(keys); k++) {
+        json_t *all = json_object_get(config, keys[k]), *v;
+        const char *name;
+        size_t i;
+        json_array_foreach(all, i, v) TRY(add_special(t, v, path, err));
+        json_object_foreach(all, name, v) TRY(add_special(t, v, path, err));
+    }
+    return OK;
+}
+
 static void push_special(const struct tokenizer *t, bool wanted, enum special_name name, struct token_ids *items) {
     int32_t id = tokenizer_special(t, name).id;
     if (wanted && id >= 0)
@@ -95,6 +121,8 @@ enum status tokenizer_read_config(struct tokenizer *t, const char *path, struct 
     if (st == OK)
         st = read_added(t, config, path, err);
     if (st == OK)
+        st = add_specials(t, config, path, err);
+    if (st == OK)
         st = read_switches(t, config, path, err);
     json_decref(config);
     return st;
@@ -104,6 +132,8 @@ enum status tokenizer_read_special_map(struct tokenizer *t, const char *path, st
     json_t *map;
     TRY(load_object(path, &map, err));
     enum status st = read_names(t, map, path, true, err);
+    if (st == OK)
+        st = add_specials(t, map, path, err);
     json_decref(map);
     return st;
 }

@@ -1,5 +1,5 @@
 """gyre tokenize and detokenize: what they print, JSON lines, a long text's digest, faults."""
-import hashlib, json, os, struct, subprocess, tempfile, unittest
+import hashlib, json, os, shutil, struct, subprocess, tempfile, unittest
 
 from places import ROOT
 
@@ -37,6 +37,24 @@ class Tokenize(unittest.TestCase):
         plain = gyre("tokenize", QWEN3, "-p", "<|im_end|>").stdout
         self.assertNotIn("151645", plain)
         self.assertEqual(gyre("detokenize", QWEN3, "--ids", plain.strip()).stdout, "<|im_end|>\n")
+
+    def test_special_tokens_that_no_list_has_get_the_next_ids(self):
+        """As transformers 5.24 gives them."""
+        small = os.path.join(ROOT, "tests/data/tokenizers/llama-2-small")
+        with open(os.path.join(small, "tokenizer.json"), encoding="utf-8") as file:
+            n = len(json.load(file)["model"]["vocab"])
+        for file, key, value, ids in (
+            ("tokenizer_config.json", "additional_special_tokens", ["<|x|>", "</s>", "<|y|>"], "%d,%d" % (n, n + 1)),
+            ("tokenizer_config.json", "additional_special_tokens", [{"content": "<|y|>"}, "<|x|>"],
+             "%d,%d" % (n + 1, n)), ("tokenizer_config.json", "extra_special_tokens", {"b": "<|x|>", "a": "<|y|>"},
+                                     "%d,%d" % (n, n + 1)),
+            ("special_tokens_map.json", "additional_special_tokens", ["<|x|>", "<|y|>"], "%d,%d" % (n, n + 1))):
+            with tempfile.TemporaryDirectory() as folder:
+                shutil.copy(os.path.join(small, "tokenizer.json"), folder)
+                with open(os.path.join(folder, file), "w") as f:
+                    json.dump({key: value}, f)
+                p = gyre("tokenize", folder, "-p", "<|x|><|y|>", "--parse-special", "--no-special")
+                self.assertEqual((p.returncode, p.stdout), (0, ids + "\n"), (value, p.stderr))
 
     def test_special_tokens_can_be_left_out_of_text(self):
         ids = "151644,872,198,151645"
