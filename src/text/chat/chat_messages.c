@@ -29,10 +29,9 @@ static enum status part_text(const json_t *part, const char *where, size_t at, c
         if (strcmp(type, types[i]) != 0)
             continue;
         const char *member = i < 3 ? "text" : type;
-        *text = json_object_get(part, member);
-        if (json_is_null(*text))
-            *text = NULL;
-        return !*text || json_is_string(*text)
+        const json_t *said = json_object_get(part, member);
+        *text = json_is_null(said) ? NULL : said;
+        return json_is_null(said) || json_is_string(said)
                    ? OK
                    : fail(err, ERR_ARG, "%s[%zu].%s: it must be a string", where, at, member);
     }
