@@ -280,7 +280,7 @@ class Refusals(unittest.TestCase):
     def test_what_is_wrong_is_named(self):
         for param, fields in (
             ("response_format", {"response_format": {"type": "xml"}}),
-            ("response_format", {"response_format": {"type": 5}}),
+            ("response_format.type", {"response_format": {"type": 5}}),
             ("response_format", {"response_format": "json_object"}),
             ("response_format.json_schema", {"response_format": {"type": "json_schema"}}),
             ("response_format.json_schema.schema",
