@@ -69,6 +69,20 @@ static std::vector<int32_t> draw_ids(const problem &p) {
     return ids;
 }
 
+template <class T> static std::vector<T> from_device(const T *at, size_t n) {
+    std::vector<T> v(n);
+    MUST(cudaMemcpy(v.data(), at, n * sizeof(T), cudaMemcpyDeviceToHost));
+    return v;
+}
+
+/* A token's ids, but for those of shared experts, as a router posts them. */
+static unsigned long long posted_ids(const int32_t *ids, int n) {
+    unsigned long long word = 0;
+    for (int k = 0; k < n; k++)
+        word |= (unsigned long long)ids[k] << 8 * k;
+    return word;
+}
+
 /* Tokens of moe_wide's tiles. */
 static int tokens_of_wide(const dmoe &a, const dweight &w13, const dweight &w2) {
     dmoe_cut c = moe_cut_of(&a, w13, w2, 40 * a.n_all);
@@ -101,7 +115,7 @@ static void check(const problem &p) {
     dmat x = {on_device(numbers), p.width, p.width, ELEMENT_F16},
          ids = {on_device(draw_ids(p)), p.top_k, p.top_k, ELEMENT_I32},
          weights = {on_device(floats((size_t)p.rows * p.top_k, 0, 1)), p.top_k, p.top_k, ELEMENT_F32};
-    dmoe a = {p.n_here, p.top_k, p.ffn, p.act, 7.0f, nullptr, nullptr, false, 0, p.first, p.n_experts};
+    dmoe a = {p.n_here, p.top_k, p.ffn, p.act, 7.0f, nullptr, nullptr, false, false, 0, p.first, p.n_experts};
     int64_t scratch, list;
     moe_stream_bytes(&a, w13, w2, p.rows, &scratch, &list);
     a.scratch = on_device(std::vector<uint8_t>(scratch + (1 << 20), 0xff));
@@ -117,6 +131,13 @@ static void check(const problem &p) {
             c.is_joined = c.is_direct = false;
             c.is_wide = wide, c.is_tiled = tiled, c.tile = tile;
             c.most_tiles = p.rows * p.top_k / tile + p.n_experts;
+        }
+        int64_t n_bytes;
+        dmoe_list list = moe_list_at(&a, &c, a.list, &n_bytes);
+        if (list.posted) {
+            auto chosen = from_device(static_cast<const int32_t *>(ids.at), p.top_k);
+            unsigned long long word = posted_ids(chosen.data(), p.top_k);
+            MUST(cudaMemcpy(list.posted, &word, sizeof word, cudaMemcpyHostToDevice));
         }
         std::vector<float> y(n, NAN);
         dmat to = {on_device(y), p.width, p.width, ELEMENT_F32};
@@ -137,6 +158,11 @@ static void check(const problem &p) {
     run("stream", 8, false);
     if (p.rows <= 3)
         run("chosen", 0, false);
+    if (p.rows == 1 && p.product == ELEMENT_F16) {
+        a.is_posted = true;
+        run("posted", 0, false);
+        a.is_posted = false;
+    }
     for (int tile = 16; tile <= tokens_of_stream(a, w13, w2); tile += 8)
         run("stream", tile, false);
     if (!in_blocks)
@@ -145,12 +171,6 @@ static void check(const problem &p) {
         for (int tile : {tokens_of_wide(a, w13, w2), 72})
             run("wide", tile, true);
     printf("\n");
-}
-
-template <class T> static std::vector<T> from_device(const T *at, size_t n) {
-    std::vector<T> v(n);
-    MUST(cudaMemcpy(v.data(), at, n * sizeof(T), cudaMemcpyDeviceToHost));
-    return v;
 }
 
 /* Experts of which some are here, tokens that are sent to top_k of all, and tiles of so many. */
@@ -221,12 +241,16 @@ static void check_list(const listing &k) {
  * tokens than it has. */
 static void check_routed(listing k, int n_shared, bool by_router) {
     enum { WIDTH = 200 };
-    int room = k.n + draw(MOE_LISTED_TOKENS - k.n + 1), slots = k.top_k + n_shared, n_routed = k.n_experts - n_shared;
+    bool posts = by_router && k.n == 1;
+    int room = posts ? 1 : k.n + draw(MOE_LISTED_TOKENS - k.n + 1), slots = k.top_k + n_shared,
+        n_routed = k.n_experts - n_shared;
     droute route = {draw(3), n_routed, k.top_k, 0, 0, true, 1, n_shared};
     k.top_k = slots;
     dmoe a;
     dmoe_list list = list_of(k, &a);
     a.n_shared = n_shared;
+    if (posts)
+        list.posted = on_device(std::vector<unsigned long long>{0});
     dmat ids = {on_device(std::vector<int32_t>((size_t)room * slots, 1 << 20)), slots, slots, ELEMENT_I32},
          weights = {on_device(std::vector<float>((size_t)room * slots)), slots, slots, ELEMENT_F32};
     launch l = launch_of(k.n, k.n);
@@ -251,6 +275,9 @@ static void check_routed(listing k, int n_shared, bool by_router) {
     MUST(cudaStreamSynchronize(stream));
     check_listed(by_router ? "a router" : "routing", k,
                  from_device(static_cast<const int32_t *>(ids.at), (size_t)k.n * slots), list);
+    if (posts)
+        n_bad += from_device(list.posted, 1)[0] !=
+                 posted_ids(from_device(static_cast<const int32_t *>(ids.at), route.top_k).data(), route.top_k);
     std::vector<unsigned long long> seen = from_device(list.seen, 2);
     n_bad += seen[0] != 1; // a step that decodes
 }
@@ -266,8 +293,8 @@ static void check_lists(int n) {
         bool by_router = i % 2;
         int n_shared = i % 3 == 2 ? 1 + draw(2) : 0, n_experts = 8 + n_shared + draw(by_router ? 249 : 490),
             here = i % 3 ? n_experts : 1 + draw(n_experts);
-        check_routed({n_experts, draw(n_experts - here + 1), here, 1 + draw(8), 0, 1 + draw(MOE_LISTED_TOKENS),
-                      draw(2) ? 8 : 24},
+        check_routed({n_experts, draw(n_experts - here + 1), here, 1 + draw(8), 0,
+                      i % 4 == 1 ? 1 : 1 + draw(MOE_LISTED_TOKENS), draw(2) ? 8 : 24},
                      n_shared, by_router);
     }
 }
@@ -287,7 +314,10 @@ int main(int argc, char **argv) {
         check({weights, weights != ELEMENT_QUADS && draw(3) == 0 ? ELEMENT_BF16 : ELEMENT_F16,
                unit * (1 + draw(brief ? 8 : 14)), unit * (1 + draw(brief ? 8 : 14)), n_experts,
                1 + draw(n_experts < 4 ? n_experts : 4), i / 4 % 2 ? 4 : 0,
-               1 + (i / 4 % 3 == 2 ? (i + i / 12) % 3 : draw(i / 4 % 3 == 0 ? 40 : brief ? 120 : 300)),
+               1 + (i / 4 % 3 == 2 ? (i + i / 12) % 3
+                                   : draw(i / 4 % 3 == 0 ? 40
+                                          : brief        ? 120
+                                                         : 300)),
                draw(2) != 0, draw(n_experts - here + 1), here});
     }
     printf("%llu cases, %llu bad\n", n_cases, n_bad);

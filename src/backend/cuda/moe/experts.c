@@ -122,6 +122,16 @@ bool experts_multiply(const struct compiled_op *linear, int n_rows) {
            (linear->gate || (linear->router && route_multiplies(linear->router, n_rows)));
 }
 
+/* Whether experts may have one token's x, and its ids, before the node that routes has ended: nothing stands between
+ * the two, which might use their scratch, and x was there when that node's x was. */
+static bool route_posts(const struct loaded *loaded, const struct compiled_op *route, int n_rows) {
+    if (n_rows != 1 || !route_multiplies(route, n_rows))
+        return false;
+    const struct dmat *x = &route->pair->in[0], *of_router = &route->router->in[0];
+    return route->pair == route + 1 && x->at == of_router->at && x->element == of_router->element &&
+           x->element == (enum element)loaded->product;
+}
+
 static enum status put_route(const struct node *n, const struct launch *l, struct error *err) {
     const struct compiled_op *c = n->c;
     struct droute d = route_of(c);
@@ -149,6 +159,7 @@ static enum status put_router(const struct node *n, const struct launch *l, stru
     struct dmoe_cut cut = moe_cut_of(&d, experts->matrix[0], experts->matrix[1], l->n_tokens);
     int64_t n_bytes;
     (void)err;
+    d.is_posted = route_posts(n->exe->loaded, c, n->n_rows);
     launch_moe_router(l, &route, &d, router->in[0], router->matrix[0], router->floats[1], c->floats[0], c->floats[1],
                       c->out[0], c->out[1], cut.tile, moe_list_at(&d, &cut, d.list, &n_bytes));
     return OK;
@@ -167,6 +178,7 @@ static enum status put_stream(const struct node *n, const struct launch *l, stru
     const struct compiled_op *c = n->c;
     struct dmoe d = experts_of(n->exe, c);
     (void)err;
+    d.is_posted = c->pair && route_posts(n->exe->loaded, c->pair, n->n_rows);
     d.is_listed = c->pair && (route_lists(n->exe, c->pair, n->n_rows) || route_multiplies(c->pair, n->n_rows));
     launch_moe_stream(l, &d, n->exe->loaded->product, c->in[0], c->in[1], c->in[2], c->matrix[0], c->matrix[1],
                       c->floats[2], c->floats[3], c->out[0]);

@@ -33,6 +33,7 @@ struct dmoe {
     void *scratch;  // floats [tokens * top_k][ffn_size], or what moe_stream.h says
     void *list;     // of the stream: dmoe_list
     bool is_listed; // it is there
+    bool is_posted; // one token's ids are: the node before is moe_router.cu's, has the same x, and posts them
     int n_shared;   // of the experts, the last, that all tokens have: they are not counted among those that were seen
     /* Of ranks that have whole experts: tokens are sent to n_all, of which first_expert .. first_expert + n_experts - 1
      * are here; what others make is left out. n_all 0: all are here. */

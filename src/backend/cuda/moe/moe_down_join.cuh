@@ -15,24 +15,28 @@ struct down_join_args {
     int64_t ids_stride;
     dmat weights, y;
     __device__ __forceinline__ own_slots slots_of(int token, bool there) const {
-        return own_slots(down, there ? ids + token * ids_stride : nullptr);
+        return down.list.posted ? own_slots(down, look_posted(down.list.posted))
+                                : own_slots(down, there ? ids + token * ids_stride : nullptr);
     }
 };
 
-/* What all experts of a token have summed up for the block's rows, together. */
+/* What all experts of a token have summed up for the block's rows, together. weight: of the slot that is the thread's
+ * number. */
 static __device__ __forceinline__ void join_rows(const down_join_args &all, const float (*results)[TILE_ROWS],
-                                                 uint32_t own, bool there) {
+                                                 uint32_t own, bool there, float weight) {
     const stream_args &a = all.down;
     __syncthreads(); // all experts' are there
-    int d = blockIdx.x * TILE_ROWS + threadIdx.x;
-    if (threadIdx.x >= TILE_ROWS || d >= a.units || !there)
+    int row = threadIdx.x % TILE_ROWS, d = blockIdx.x * TILE_ROWS + row;
+    if (threadIdx.x >= 32)
         return;
     float sum = 0;
+#pragma unroll 4
     for (int k = 0; k < a.top_k; k++) {
-        float more = own >> k & 1 ? results[k][threadIdx.x] : 0; // as moe_join has it: -0 and 0 are 0
-        sum = fmaf(load(all.weights, blockIdx.y, k), more, sum);
+        float more = own >> k & 1 ? results[k][row] : 0; // as moe_join has it: -0 and 0 are 0
+        sum = fmaf(__shfl_sync(0xffffffffu, weight, k), more, sum);
     }
-    store(all.y, blockIdx.y, d, sum);
+    if (threadIdx.x < TILE_ROWS && d < a.units && there)
+        store(all.y, blockIdx.y, d, sum);
 }
 
 /* DEPTH: of a warp's queue. */
@@ -45,7 +49,7 @@ static __global__ void __launch_bounds__(JOINED_WARPS * 32, 1)
     const stream_args &a = all.down;
     int slot = threadIdx.x / 32, lane = threadIdx.x % 32, token = blockIdx.y, row_tile = blockIdx.x;
     unsigned char *x = shared + a.top_k * expert_queue<W, false, DEPTH>::BYTES + slot * a.x_pitch;
-    // moe_up waited for the node that routed before it let this one start.
+    // moe_up waited for the node that routed, or for its ids, before it let this one start.
     bool there = token < step_tokens(plan);
     const own_slots own = all.slots_of(token, there);
     int expert = own.expert(slot), mine = slot * a.n_row_tiles + row_tile, is_own = own.mask >> slot & 1;
@@ -57,6 +61,7 @@ static __global__ void __launch_bounds__(JOINED_WARPS * 32, 1)
     const row_ends<false> ends(a, rows);
     let_next_start();
     wait_for_previous();
+    float weight = there && (int)threadIdx.x < a.top_k ? load(all.weights, token, threadIdx.x) : 0;
     if (is_own) {
         bring_row<W>(a, token * a.top_k + slot, x);
         __syncwarp(); // the row is there
@@ -65,5 +70,5 @@ static __global__ void __launch_bounds__(JOINED_WARPS * 32, 1)
         if (lane % 4 == 0) // the first column
             results[slot][lane / 4] = ends.of(0, sums[0][0]), results[slot][lane / 4 + 8] = ends.of(1, sums[0][2]);
     }
-    join_rows(all, results, own.mask, there);
+    join_rows(all, results, own.mask, there, weight);
 }

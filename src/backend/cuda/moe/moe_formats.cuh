@@ -7,7 +7,7 @@
  * how many of the stream a multiprocessor has, if few tokens leave room; what takes many instructions wants more warps.
  * MANY_WARPS, MANY_DEPTH: of blocks with more than eight tokens of an expert. WIDTH_OF: what columns are a multiple of.
  * WIDE_TOKENS: of a tile of moe_wide.cuh, as many as leave registers to make operands in. AS_LOADED: fragments are
- * words of a chunk as they are, in the same registers.
+ * words of a chunk as they are, in the same registers. SPREADS: as spread_shape says.
  *
  * Tokens. A lane q reads 16 bytes of a token for two products at a time, from x_at(q) + x_pair(pair) on. Either a
  * lane's columns of a chunk are neighbours, in the order in which it has those of W; or columns are where products want
@@ -75,7 +75,7 @@ template <class T> struct e4m3_expert : neighbours<64> {
     using product = T;
     static constexpr int BYTES = 1, COLUMNS = 64, CHUNK_BYTES = 1024, STEPS = 4, CHUNKS = 4, DEPTH = 3, X_ASIDE = 16,
                          MANY_WARPS = 8, MANY_DEPTH = 3, BLOCKS = 1, WIDTH_OF = BYTES == 1 ? 16 : 8, WIDE_TOKENS = 144;
-    static constexpr bool BF16 = std::is_same_v<T, __nv_bfloat16>, IN_BLOCKS = false, AS_LOADED = false;
+    static constexpr bool BF16 = std::is_same_v<T, __nv_bfloat16>, IN_BLOCKS = false, AS_LOADED = false, SPREADS = true;
     struct chunk {
         uint32_t w[2][4];
         __device__ __forceinline__ void load(const unsigned char *at, int apart = 32 * PIECE) {
@@ -95,7 +95,7 @@ template <class T> struct plain_expert : neighbours<32> {
     using product = T;
     static constexpr int BYTES = 2, COLUMNS = 32, CHUNK_BYTES = 1024, STEPS = 2, CHUNKS = 2, DEPTH = 6, X_ASIDE = 64,
                          MANY_WARPS = 8, MANY_DEPTH = 6, BLOCKS = 1, WIDTH_OF = BYTES == 1 ? 16 : 8, WIDE_TOKENS = 144;
-    static constexpr bool BF16 = std::is_same_v<T, __nv_bfloat16>, IN_BLOCKS = false, AS_LOADED = true;
+    static constexpr bool BF16 = std::is_same_v<T, __nv_bfloat16>, IN_BLOCKS = false, AS_LOADED = true, SPREADS = false;
     struct chunk {
         uint32_t w[2][4];
         __device__ __forceinline__ void load(const unsigned char *at, int apart = 32 * PIECE) {
@@ -114,7 +114,7 @@ template <class T> struct mxfp4_expert : neighbours<BLOCK_COLUMNS> {
     static constexpr int COLUMNS = BLOCK_COLUMNS, CHUNK_BYTES = MXFP4_BLOCK, STEPS = 4, CHUNKS = 5, DEPTH = 3,
                          MANY_WARPS = 16, MANY_DEPTH = 2, X_ASIDE = 16, BLOCKS = 2, WIDTH_OF = MXFP4_COLUMNS,
                          WIDE_TOKENS = 144;
-    static constexpr bool BF16 = std::is_same_v<T, __nv_bfloat16>, IN_BLOCKS = true, AS_LOADED = false;
+    static constexpr bool BF16 = std::is_same_v<T, __nv_bfloat16>, IN_BLOCKS = true, AS_LOADED = false, SPREADS = false;
     struct chunk {
         uint32_t w[2][2], by[2]; // by: 2^(b - 15), twice
         __device__ __forceinline__ void load(const unsigned char *at) {
@@ -145,7 +145,7 @@ template <quad_kind KIND, int GROUP> struct quads_expert : natural {
                          CHUNK_BYTES = QUADS_NIBBLES + SCALES * (KIND == QUADS_INT4 ? 3 : 1), STEPS = QUADS_STEPS,
                          CHUNKS = 2, DEPTH = 3, MANY_WARPS = 16, MANY_DEPTH = 2, X_ASIDE = 64, BLOCKS = 2,
                          WIDTH_OF = 64, WIDE_TOKENS = 128;
-    static constexpr bool BF16 = false, IN_BLOCKS = true, AS_LOADED = false;
+    static constexpr bool BF16 = false, IN_BLOCKS = true, AS_LOADED = false, SPREADS = false;
     struct chunk {
         quads_fragments<KIND, GROUP> scales;
         quads_words<KIND> words;
@@ -171,5 +171,14 @@ template <class W> static __host__ __device__ constexpr int x_chunk_bytes() { re
 /* A block of the stream, of tiles of so many octets of tokens. */
 template <class W, int OCTETS> struct stream_shape {
     static constexpr int WARPS = OCTETS == 1 ? STREAM_WARPS : W::MANY_WARPS,
-                         DEPTH = OCTETS == 1 ? W::DEPTH : W::MANY_DEPTH;
+                         DEPTH = OCTETS == 1 ? W::DEPTH : W::MANY_DEPTH,
+                         BLOCKS = OCTETS == 1 ? 1 + W::BLOCKS : 16 / W::MANY_WARPS; // of registers for so many
+    static constexpr bool AT_MOST = false, POSTED = false;
+};
+/* Of one token whose experts' ids are posted. */
+template <class W> struct posted_shape : stream_shape<W, 1> { static constexpr bool POSTED = true; };
+/* The same, where a block has more tiles of rows than that has warps: one each, with shorter queues. */
+struct spread_shape {
+    static constexpr int WARPS = 12, DEPTH = 2, BLOCKS = 1;
+    static constexpr bool AT_MOST = true, POSTED = true;
 };

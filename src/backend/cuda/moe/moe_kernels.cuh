@@ -80,6 +80,20 @@ template <class W, bool UP> static void launch_wide(const stream_call &c) {
                    n_bytes, c.l->stream, map, c.args);
 }
 
+template <class W> static void launch_posted(const stream_call &c, int n_blocks, size_t shared) {
+    auto kernel = moe_stream<W, true, 1, posted_shape<W>>;
+    int n_warps = posted_shape<W>::WARPS;
+    if constexpr (W::SPREADS) {
+        int of_block = (c.a->top_k * c.args.n_row_tiles + n_blocks - 1) / n_blocks;
+        bool fits = of_block <= spread_shape::WARPS && of_block * expert_queue<W, true, spread_shape::DEPTH>::BYTES <=
+                                                           n_warps * expert_queue<W, true, W::DEPTH>::BYTES;
+        if (of_block > n_warps && fits)
+            kernel = moe_stream<W, true, 1, spread_shape>, n_warps = of_block;
+    }
+    allow_shared(kernel, SHARED_MOST + MOST_PLACES * (int)sizeof(int));
+    launch_node(kernel, n_blocks, n_warps * 32, shared, c.l->stream, c.args);
+}
+
 template <class W, bool UP, int OCTETS> static void launch_stream(stream_call c, int of_tile) {
     auto kernel = moe_stream<W, UP, OCTETS>;
     using shape = stream_shape<W, OCTETS>;
@@ -93,6 +107,9 @@ template <class W, bool UP, int OCTETS> static void launch_stream(stream_call c,
     size_t shared = (size_t)queues + (size_t)c.args.x_tokens * (c.args.x_pitch + sizeof(int));
     if (UP && shared < (size_t)no_more) // or one multiprocessor may get more blocks than another
         shared = no_more;
+    if constexpr (UP && OCTETS == 1)
+        if (c.args.list.posted)
+            return launch_posted<W>(c, blocks > wanted ? blocks : wanted, shared);
     allow_shared(kernel, SHARED_MOST + MOST_PLACES * (int)sizeof(int));
     launch_node(kernel, blocks > wanted ? blocks : wanted, shape::WARPS * 32, shared, c.l->stream, c.args);
 }
@@ -112,8 +129,9 @@ template <class W, int DEPTH = W::DEPTH> static void launch_joined(const stream_
     auto kernel = moe_down_join<W, DEPTH>;
     args.down.x_pitch = stream_format_of<W>().x_pitch(c.w.in);
     int n_bytes = c.a->top_k * (expert_queue<W, false, DEPTH>::BYTES + args.down.x_pitch);
-    if constexpr (!W::IN_BLOCKS && DEPTH > LEAST_JOINED_DEPTH)
-        if (n_bytes > SHARED_BESIDE)
+    constexpr bool may_be_shorter = !W::IN_BLOCKS && (DEPTH > LEAST_JOINED_DEPTH || (W::SPREADS && DEPTH > 2));
+    if constexpr (may_be_shorter)
+        if (n_bytes > SHARED_BESIDE && (DEPTH > LEAST_JOINED_DEPTH || c.w.in <= (DEPTH - 1) * W::CHUNKS * W::COLUMNS))
             return launch_joined<W, DEPTH - 1>(c, args);
     allow_shared(kernel, SHARED_MOST);
     launch_node(kernel, dim3(args.down.n_row_tiles, c.l->n_tokens), c.a->top_k * 32, n_bytes, c.l->stream, c.l->plan,

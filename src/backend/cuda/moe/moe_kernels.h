@@ -12,7 +12,7 @@ enum {
     SHARED_HALF = 110 << 10,
     SHARED_ALONE = 114432,
     SHARED_BESIDE = 112 << 10, // of moe_down_join beside that
-    LEAST_JOINED_DEPTH = 4,
+    LEAST_JOINED_DEPTH = 4,    // of a queue that does not hold all of a row
     SHARED_IN_PAIRS = 75520,
     TILE_TOKENS = 64
 };

@@ -7,7 +7,8 @@
  * bytes of rows r and r + 8 of each 16 and of token r, so any order of a chunk's columns does that both agree on. A
  * warp's first chunks of W are in registers before the wait for the node before. Sums of warps are added in their order
  * through shared memory, and go to the first block, which routes and makes the list. So a token's logits are the same,
- * to the bit, whatever others stand beside it.
+ * to the bit, whatever others stand beside it. One token's ids are posted to moe_up, which does not wait for this
+ * node's end: so it may start only when this one's wait is over, and with it all that made x.
  *
  * Bytes: W once, 0.5 MB of 128 experts by 2,048; x once a block, from the L2. What counts is that one node begins and
  * ends, not three. */
@@ -29,6 +30,7 @@ struct router_args {
     route_args route;        // but for its logits
     list_args list;
     int n_tokens;
+    unsigned long long *posted; // moe_stream.h; NULL: nobody looks
 };
 
 /* 16 bytes of each row that the lane has of a chunk; zeros where nothing is. */
@@ -103,10 +105,26 @@ static __device__ __forceinline__ void send_logits(const router_args &a, int fir
     }
 }
 
+static __device__ __forceinline__ void post_ids(unsigned long long *at, unsigned long long ids) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(ids) : "memory");
+}
+/* By a warp, which has put them in shared memory. */
+static __device__ __forceinline__ void post_chosen(unsigned long long *at, int top_k, const int *ids) {
+    int lane = threadIdx.x % 32;
+    __syncwarp(); // all ids are there
+    uint32_t mine = lane < top_k ? (uint32_t)ids[lane] << lane % 4 * 8 : 0,
+             low = __reduce_or_sync(0xffffffffu, lane < 4 ? mine : 0),
+             high = __reduce_or_sync(0xffffffffu, lane >= 4 ? mine : 0);
+    if (lane == 0)
+        post_ids(at, (unsigned long long)high << 32 | low);
+}
+
 template <int TILES, int OCTETS, bool BF16>
 static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WARPS * 32, 1)
     moe_router(device_plan plan, const __grid_constant__ router_args a, dmoe_list list) {
-    let_next_start();
+    const bool posts = a.posted;
+    if (!posts)
+        let_next_start();
     extern __shared__ int shared[];
     __shared__ uint64_t arrived;
     int rank = cluster_rank(), first_row = rank * a.rows, warp = threadIdx.x / 32,
@@ -114,6 +132,11 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WARPS *
     const list_memory memory(a.list, shared);
     float *logits = reinterpret_cast<float *>(memory.ids + a.n_tokens * slots),
           *sums = logits + a.n_tokens * a.n_experts;
+    // Whoever read what the layer before posted has let the nodes start that this one starts behind.
+    if (posts && rank == 0 && threadIdx.x == 0) {
+        post_ids(a.posted, NOT_POSTED);
+        __threadfence(); // before moe_up looks
+    }
     if (threadIdx.x == 0) {
         barrier_init(shared_address(&arrived), 1);
         barrier_init_done();
@@ -130,6 +153,8 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WARPS *
         memory.clear(a.list);
     cluster_wait(); // all blocks are there, and the first one's barrier
     wait_for_previous();
+    if (posts && threadIdx.x == 0) // moe_up, which finds x there then, and NOT_POSTED
+        let_next_start();
     float mine[TILES][OCTETS][4] = {};
 #pragma unroll
     for (int i = 0; i < EARLY; i++)
@@ -147,10 +172,15 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WARPS *
             route_shared(route, t);
     if (rank != 0)
         return;
+    if (posts && n_tokens == 0 && threadIdx.x == 0)
+        post_ids(a.posted, 0); // of a step that is timed
     barrier_wait(shared_address(&arrived), 0);
     route.logits = {logits, a.n_experts, a.n_experts, ELEMENT_F32, nullptr};
-    for (int t = warp; t < n_tokens; t += WARPS)
+    for (int t = warp; t < n_tokens; t += WARPS) {
         route_token(route, t, nullptr, memory.ids + t * slots);
+        if (posts)
+            post_chosen(a.posted, route.how.top_k, memory.ids);
+    }
     __syncthreads(); // all ids are there, and masks are zero
     list_args how = a.list;
     how.is_counted = decodes(plan);
@@ -191,6 +221,7 @@ void launch_moe_router(const struct launch *l, const struct droute *a, const str
     args.route = {*a, dmat{}, bias, expert_scale, ids, weights};
     args.list = args_of(experts, tile);
     args.n_tokens = l->n_tokens;
+    args.posted = list.posted;
     bool bf16 = w.element == ELEMENT_BF16;
     router_kernel r = args.rows > 16 ? router_of<2>(bf16, l->n_tokens) : router_of<1>(bf16, l->n_tokens);
     size_t shared = list_bytes(args.list, l->n_tokens * (route_slots(*a) + a->n_experts)) + r.sums * sizeof(float);

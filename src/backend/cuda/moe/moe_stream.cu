@@ -134,8 +134,11 @@ struct dmoe_list moe_list_at(const struct dmoe *a, const struct dmoe_cut *c, voi
     parts.take(list.tiles, c->most_tiles);
     parts.take(list.pair, pairs);
     parts.take(list.rank, most(pairs, (pairs / 512 + 1) * (a->n_experts + 1) / 2)); // moe_list_parts.cuh
+    parts.take(list.posted, 1);
     *n_bytes = parts.used;
     list.tiles = c->is_direct ? NULL : list.tiles;
+    bool fits = a->top_k - a->n_shared <= MOST_POSTED && a->n_experts - a->n_shared <= POSTED_EXPERTS;
+    list.posted = c->is_direct && a->is_posted && fits && a->n_experts == all_experts(a) ? list.posted : NULL;
     return list;
 }
 
@@ -219,7 +222,7 @@ template <bool PART> static __global__ void __launch_bounds__(JOIN_THREADS) moe_
 // ---- the launcher ---------------------------------------------------------------------------------------------------
 
 static void name_experts(stream_args *args, const struct dmoe *a) {
-    args->n_experts = a->n_experts, args->first_expert = a->first_expert;
+    args->n_experts = a->n_experts, args->first_expert = a->first_expert, args->n_shared = a->n_shared;
     args->is_part = a->n_experts < all_experts(a);
 }
 

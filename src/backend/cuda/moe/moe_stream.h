@@ -5,7 +5,8 @@
  *     moe_down    of a pair W2_e hidden + b2_e
  *     moe_join    y = the weighted sum of a token's pairs, in the order of its slots
  *
- * Of a token there is no list, and moe_down and moe_join are one node.
+ * Of a token there is no list, and moe_down and moe_join are one node. If moe_router.cu routes it, moe_up has begun by
+ * then, with x in its memory, and reads the ids as soon as they are posted.
  *
  * An expert's weights are read once for each of its tiles. What a row of y is depends on that row of x alone. */
 #pragma once
@@ -22,6 +23,9 @@ struct dmoe_tile {
     int32_t expert, first, n; // pairs list.pair[first .. first + n)
 };
 
+enum { MOST_POSTED = 8, POSTED_EXPERTS = 256 };
+#define NOT_POSTED 0xffffffffffffffffull // no token has an expert twice
+
 /* Made on the device, of the tokens of a piece. A pair is token * top_k + slot. */
 struct dmoe_list {
     unsigned long long *seen; // [2], of steps that decode: layers, and their experts that had a token; first in memory
@@ -29,6 +33,9 @@ struct dmoe_list {
     struct dmoe_tile *tiles; // by expert
     int32_t *pair;           // [pairs], an expert's in their order
     int32_t *rank;           // [pairs], or counts of parts: scratch
+    /* Of one token, the experts of its slots but for shared ones, a byte each, which moe_up awaits before the node that
+     * routes ends; NOT_POSTED before that. NULL: nobody posts. */
+    unsigned long long *posted;
 };
 
 /* How it is cut. launch_moe_stream takes what moe_cut_of says; benchmarks try others. */

@@ -131,9 +131,13 @@ static __device__ __forceinline__ void multiply(const stream_args &a, QUEUE &que
 }
 
 /* The block's tiles of tokens, from the list. A short list is read whole, without waiting for its length. */
-static __device__ share take_tiles(const stream_args &a, dmoe_tile *tiles, int n_row_tiles) {
-    if (a.ids) { // a tile a slot
-        const own_slots own(a, a.ids);
+template <bool POSTED> static __device__ share take_tiles(const stream_args &a, dmoe_tile *tiles, int n_row_tiles) {
+    if (POSTED || a.ids) { // a tile a slot
+        own_slots own(a, POSTED ? nullptr : a.ids);
+        if (POSTED && threadIdx.x < 32) {
+            own = own_slots(a, await_posted(a.list.posted));
+            let_next_start();
+        }
         const share s = share_of_block(own.n(), n_row_tiles);
         bool there = (int)threadIdx.x < s.n_tiles; // lanes of the first warp
         int slot = there ? own.slot(a, s.first_tile + threadIdx.x) : 0, expert = own.expert(slot);
@@ -162,43 +166,48 @@ static __device__ int tiles_together(const stream_args &a, const dmoe_tile *tile
     return n;
 }
 
-/* OCTETS: of the tokens that an expert has at the most. */
-template <class W, bool UP, int OCTETS>
-static __global__ void __launch_bounds__(stream_shape<W, OCTETS>::WARPS * 32,
-                                         OCTETS == 1 ? 1 + W::BLOCKS : 16 / W::MANY_WARPS)
+/* OCTETS: of the tokens that an expert has at the most. SHAPE: queues, and how many warps: exactly, or at the most. */
+template <class W, bool UP, int OCTETS, class SHAPE = stream_shape<W, OCTETS>>
+static __global__ void __launch_bounds__(SHAPE::WARPS * 32, SHAPE::BLOCKS)
     moe_stream(const __grid_constant__ stream_args a) {
-    using shape = stream_shape<W, OCTETS>;
-    using queue_type = expert_queue<W, UP, shape::DEPTH>;
+    using queue_type = expert_queue<W, UP, SHAPE::DEPTH>;
+    const int n_warps = SHAPE::AT_MOST ? (int)blockDim.x / 32 : SHAPE::WARPS;
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ dmoe_tile tiles[MOST_OF_BLOCK];
-    unsigned char *x = shared + shape::WARPS * queue_type::BYTES;
+    unsigned char *x = shared + n_warps * queue_type::BYTES;
     int *pairs = reinterpret_cast<int *>(x + a.x_tokens * a.x_pitch);
     touch_arguments(a);
-    // The list was there before moe_up's blocks waited, and moe_down starts behind all of those waits.
-    if (UP) {
+    // The list was there before moe_up's blocks waited, and moe_down starts behind all of those waits. Posted ids come
+    // while the node that routes is still at work, and x was there before: that one started this one behind its wait.
+    if (SHAPE::POSTED) {
+        bring_row_early<W>(a, a.first_token, x);
+    } else if (UP) {
         wait_for_previous();
         let_next_start();
     }
-    const share s = take_tiles(a, tiles, a.n_row_tiles);
-    int mine = s.begin + turn_of_warp<shape::WARPS>(OCTETS == 1 && W::BLOCKS > 1);
+    const share s = take_tiles<SHAPE::POSTED>(a, tiles, a.n_row_tiles);
+    int mine = s.begin + turn_of_warp<SHAPE::WARPS>(OCTETS == 1 && W::BLOCKS > 1);
     queue_type queue(a, tiles, s.first_tile, mine, s.end, shared);
     if (!UP) {
         let_next_start();
         wait_for_previous();
     }
     for (int i = 0; i < s.n_tiles;) {
-        int together = tiles_together(a, tiles, i, s.n_tiles), first = tiles[i].first,
+        int together = SHAPE::POSTED ? s.n_tiles : tiles_together(a, tiles, i, s.n_tiles), first = tiles[i].first,
             end = tiles[i + together - 1].first + tiles[i + together - 1].n;
-        if (i > 0)
-            __syncthreads(); // those before have been read
-        bring_places<W, UP>(a, first, end - first, x, pairs);
-        __syncthreads(); // the tokens are there
+        if (!SHAPE::POSTED) {
+            if (i > 0)
+                __syncthreads(); // those before have been read
+            bring_places<W, UP>(a, first, end - first, x, pairs);
+            __syncthreads(); // the tokens are there
+        }
         for (int k = 0; k < together; k++, i++) {
             const dmoe_tile tile = tiles[i];
-            const unsigned char *tokens = x + (tile.first - first) * a.x_pitch;
+            const unsigned char *tokens = SHAPE::POSTED ? x : x + (tile.first - first) * a.x_pitch;
             int tile_begin = (s.first_tile + i) * a.n_row_tiles, tile_end = min(tile_begin + a.n_row_tiles, s.end);
-            for (; mine < tile_end; mine += shape::WARPS) {
-                int row_tile = mine - tile_begin, *of_tile = pairs + (tile.first - first);
+            int *of_tile = SHAPE::POSTED ? &tiles[i].first : pairs + (tile.first - first);
+            for (; mine < tile_end; mine += n_warps) {
+                int row_tile = mine - tile_begin;
                 switch (OCTETS == 1 ? 1 : (tile.n + 7) / 8) {
                 case 1: multiply<W, UP, 1>(a, queue, tile, row_tile, tokens, of_tile); break;
                 case 2: multiply<W, UP, OCTETS == 1 ? 1 : 2>(a, queue, tile, row_tile, tokens, of_tile); break;
@@ -207,4 +216,6 @@ static __global__ void __launch_bounds__(stream_shape<W, OCTETS>::WARPS * 32,
             }
         }
     }
+    if (SHAPE::POSTED)
+        wait_for_previous(); // as every block must
 }

@@ -24,8 +24,8 @@ struct stream_args {
     const int32_t *ids; // of a step of one token, whose experts are its tiles: there is no list. Else NULL
     void *y;            // up: hidden [pairs]; down: result [pairs]
     int in, units;      // of an expert: columns; rows of y
-    int n_experts, first_expert;
-    bool is_part; // tokens are sent to other experts too, of other ranks
+    int n_experts, first_expert, n_shared; // of the experts, the last n_shared have every token
+    bool is_part;                          // tokens are sent to other experts too, of other ranks
     int n_row_tiles, most_tiles, x_pitch, x_tokens, top_k, first_token;
     int act;
     float limit;
@@ -44,6 +44,13 @@ struct own_slots {
             mask &= __ballot_sync(0xffffffffu, expert < (uint32_t)a.n_experts);
         expert_of_lane = (int)min(expert, (uint32_t)a.n_experts - 1);
     }
+    /* Of posted ids, where all experts are here. */
+    __device__ __forceinline__ own_slots(const stream_args &a, unsigned long long posted) {
+        int lane = threadIdx.x % 32, n_chosen = a.top_k - a.n_shared,
+            shared = min(a.n_experts - a.n_shared + lane - n_chosen, a.n_experts - 1);
+        mask = 0xffffffffu >> (32 - a.top_k);
+        expert_of_lane = lane < n_chosen ? (int)(posted >> lane * 8 & 255) : shared;
+    }
     __device__ __forceinline__ int n() const { return __popc(mask); }
     /* The i-th of them. */
     __device__ __forceinline__ int slot(const stream_args &a, int i) const {
@@ -57,6 +64,18 @@ struct own_slots {
     /* By all lanes, each of a slot. */
     __device__ __forceinline__ int expert(int slot) const { return __shfl_sync(0xffffffffu, expert_of_lane, slot); }
 };
+
+static __device__ __forceinline__ unsigned long long look_posted(const unsigned long long *at) {
+    unsigned long long ids;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(ids) : "l"(at) : "memory");
+    return ids;
+}
+static __device__ __forceinline__ unsigned long long await_posted(const unsigned long long *at) {
+    unsigned long long ids = look_posted(at);
+    while (ids == NOT_POSTED)
+        ids = look_posted(at);
+    return ids;
+}
 
 /* The block's share: tiles of rows by tiles of tokens, in the list's order, from begin to end. */
 struct share {

@@ -4,6 +4,18 @@
 #include "backend/cuda/moe/moe_block_queue.cuh"
 #include "backend/cuda/value.h"
 
+/* The 16 bytes of a row from its byte i on. */
+template <class W> static __device__ __forceinline__ void put_piece(uint4 v, int i, unsigned char *to) {
+    if constexpr (W::NATURAL) {
+        uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            *reinterpret_cast<uint32_t *>(to + natural_byte(i / 4 + k)) = words[k];
+    } else {
+        *reinterpret_cast<uint4 *>(to + i) = v;
+    }
+}
+
 /* A row of x into shared memory, by a warp, with zeros behind it. */
 template <class W> static __device__ void bring_row(const stream_args &a, int64_t row, unsigned char *to) {
     using T = typename W::product;
@@ -12,17 +24,8 @@ template <class W> static __device__ void bring_row(const stream_args &a, int64_
     if (a.x.element == e && a.x.stride % 8 == 0 && (uintptr_t)a.x.at % PIECE == 0) {
         const unsigned char *from = static_cast<const unsigned char *>(a.x.at) + row * a.x.stride * 2;
 #pragma unroll 4
-        for (int i = lane * PIECE; i < n_bytes; i += 32 * PIECE) {
-            uint4 v = *reinterpret_cast<const uint4 *>(from + i);
-            if constexpr (W::NATURAL) {
-                uint32_t words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-                for (int k = 0; k < 4; k++)
-                    *reinterpret_cast<uint32_t *>(to + natural_byte(i / 4 + k)) = words[k];
-            } else {
-                *reinterpret_cast<uint4 *>(to + i) = v;
-            }
-        }
+        for (int i = lane * PIECE; i < n_bytes; i += 32 * PIECE)
+            put_piece<W>(*reinterpret_cast<const uint4 *>(from + i), i, to);
     } else {
 #pragma unroll 4
         for (int i = lane; i < a.in; i += 32)
@@ -31,6 +34,17 @@ template <class W> static __device__ void bring_row(const stream_args &a, int64_
     }
     for (int i = n_bytes + lane * PIECE; i < end; i += 32 * PIECE)
         *reinterpret_cast<uint4 *>(to + i) = make_uint4(0, 0, 0, 0);
+}
+
+/* A row that lies as products want it, by all threads of the block: the node before may still run. */
+template <class W> static __device__ void bring_row_early(const stream_args &a, int64_t row, unsigned char *to) {
+    const unsigned char *from = static_cast<const unsigned char *>(a.x.at) + row * a.x.stride * 2;
+    int n_bytes = a.in * 2, end = a.x_pitch - W::X_ASIDE;
+#pragma unroll 2
+    for (int i = threadIdx.x * PIECE; i < end; i += blockDim.x * PIECE) {
+        uint4 v = i < n_bytes ? __ldcg(reinterpret_cast<const uint4 *>(from + i)) : make_uint4(0, 0, 0, 0);
+        put_piece<W>(v, i, to);
+    }
 }
 
 /* The pairs of the list's places first .. first + n, and their rows. */
