@@ -203,9 +203,12 @@ static struct tensor by_pairs(struct lower *c, struct experts e, struct tensor x
     return finish(c, y, e.is_scaled ? &e.scale2 : NULL, e.has_b2 ? &e.b2 : NULL);
 }
 
-/* Few rows: sum_k weights[t, k] * expert ids[t, k] of x[t]. */
+/* Few rows: sum_k weights[t, k] * expert ids[t, k] of x[t]; of experts that others have nothing. */
 static struct tensor by_gather(struct lower *c, struct tensor x, struct tensor ids, struct tensor weights) {
     struct hlo *h = &c->h;
+    struct tensor has = hlo_binary(h, "and", hlo_compare(h, "GE", ids, hlo_int(h, 0)),
+                                   hlo_compare(h, "LT", ids, hlo_int(h, (int32_t)c->op->args.moe_ffn.n_experts)));
+    weights = hlo_select(h, has, weights, hlo_float(h, 0));
     int64_t rows = x.shape.dims[0], width = x.shape.dims[1], top_k = ids.shape.dims[1];
     struct tensor flat = hlo_reshape(h, ids, SHAPE(rows * top_k));
     struct tensor repeated =
@@ -258,11 +261,6 @@ void xla_moe_ffn(struct lower *c) {
     const struct moe_args *a = &c->op->args.moe_ffn;
     struct tensor x = lower_in(c, 0), ids = lower_in(c, 1), weights = lower_in(c, 2);
     ids = hlo_binary(h, "subtract", ids, lower_rank_int(c, a->first_expert));
-    if (c->p->n_ranks > 1) { // experts that others have
-        struct tensor has = hlo_binary(h, "and", hlo_compare(h, "GE", ids, hlo_int(h, 0)),
-                                       hlo_compare(h, "LT", ids, hlo_int(h, a->n_experts)));
-        weights = hlo_select(h, has, weights, hlo_float(h, 0));
-    }
     bool few = x.shape.dims[0] * a->top_k < a->n_experts;
     lower_out(c, 0, few ? by_gather(c, x, ids, weights) : by_expert(c, x, ids, weights));
 }
