@@ -134,18 +134,25 @@ bool prep_pool_add(struct prep_pool *p, struct http_exchange *x, int tenant) {
 
 // ---- the threads ------------------------------------------------------------------------------------------------
 
-static void run(const struct prep_pool *p, struct http_exchange *x) {
-    if (!http_was_left(x))
-        p->do_work(x);
-    http_give_back(x);
+static bool large_waits(struct prep_pool *p) {
+    pthread_mutex_lock(&p->lock);
+    bool waits = false;
+    for (const struct tenant *t = p->waiting; t; t = t->next)
+        waits |= t->first[LARGE_JOB] != NULL;
+    pthread_mutex_unlock(&p->lock);
+    return waits;
 }
 
-/* What many small values were in is not given back to the system otherwise. It takes the locks of every thread's heap,
- * for milliseconds: once behind several large ones. */
-static void give_memory_back(struct prep_pool *p) {
-    pthread_mutex_unlock(&p->lock);
-    malloc_trim(0);
-    pthread_mutex_lock(&p->lock);
+/* What many small values were in is not given back to the system without malloc_trim. It takes the locks of every
+ * thread's heap, for milliseconds: once behind several large ones, of which the last is known before it is answered. */
+static void run(struct prep_pool *p, struct http_exchange *x) {
+    bool large = size_of(x) == LARGE_JOB;
+    if (!http_was_left(x))
+        p->do_work(x);
+    bool last = large && !large_waits(p);
+    http_give_back(x);
+    if (last)
+        malloc_trim(0);
 }
 
 /* Small ones are left to the first thread while it is idle: the others are slower where processors are wanted. */
@@ -166,18 +173,12 @@ static void *thread_of_pool(void *arg) {
     bool is_first = p->n_started++ == 0, small_only = is_first && p->n_threads > 1;
     if (!is_first) // of this thread alone, on Linux; refused or not, all goes on
         setpriority(PRIO_PROCESS, (id_t)gettid(), getpriority(PRIO_PROCESS, (id_t)gettid()) + NICER);
-    bool keeps = false; // memory of large ones
     while (!p->stopping) {
         struct job *job = take(p, small_only);
         if (!job) {
-            if (keeps)
-                give_memory_back(p);
-            else
-                pthread_cond_wait(&p->work, &p->lock);
-            keeps = false;
+            pthread_cond_wait(&p->work, &p->lock);
             continue;
         }
-        keeps |= size_of(job->x) == LARGE_JOB;
         p->n_working++;
         pthread_mutex_unlock(&p->lock);
         run(p, job->x);
