@@ -213,15 +213,16 @@ static bool takes_special(const struct shared *s, uint32_t config) {
     return false;
 }
 
-/* The byte that must come behind a config, or CONFIG_FREE; kept there. */
+/* The byte that must come behind a config, or CONFIG_FREE; kept there unless a bound is met. */
 static int forced_byte(struct shared *s, uint32_t config) {
-    struct machine *machine = s->machine;
-    if (machine->configs.at[config].forced == CONFIG_UNASKED) {
-        struct rx_set first = config_first_bytes(machine, config);
-        bool is_free = machine->configs.at[config].may_end || takes_special(s, config) || machine->failed != OK;
-        machine->configs.at[config].forced = (int16_t)(is_free ? CONFIG_FREE : only_byte(&first));
-    }
-    return machine->configs.at[config].forced;
+    struct config *c = &s->machine->configs.at[config];
+    if (c->forced != CONFIG_UNASKED)
+        return c->forced;
+    struct rx_set first = config_first_bytes(s->machine, config);
+    if (s->machine->failed != OK)
+        return CONFIG_FREE;
+    bool is_free = c->may_end || takes_special(s, config);
+    return c->forced = (int16_t)(is_free ? CONFIG_FREE : only_byte(&first));
 }
 
 /* Most of the time nothing is forced and that is known: it is read beside others who read. */
