@@ -82,6 +82,9 @@ void conn_notify(void *io, struct MHD_Connection *mhd, void **context, enum MHD_
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
         *context = conn_new(io, mhd);
     } else if (*context) {
+        void *left = ((struct conn *)*context)->exchange;
+        if (left) // the library has paths on which it gives up a request without a word
+            exchange_end(io, mhd, &left, MHD_REQUEST_TERMINATED_WITH_ERROR);
         conn_free(*context);
         *context = NULL;
     } else {

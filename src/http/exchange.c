@@ -25,9 +25,28 @@ static bool name_target(struct exchange *x, const struct conn *c, const char *ta
     return true;
 }
 
+static size_t n_parameters(const char *target) {
+    size_t n = 0;
+    for (const char *p = target ? strchr(target, '?') : NULL; p; p = strchr(p + 1, '&'))
+        n++;
+    return n;
+}
+
+/* The library takes a record of each parameter from the memory of the head, before anybody asks what it is for, and
+ * 0.9.75 does not recover where none is left. */
+static void refuse_parameters(struct conn *c) {
+    if (!c->io->server->tls)
+        raw_refuse(c->io->server, c->fd, 414, "the request target has too many parameters");
+    conn_kill(c);
+}
+
 void *exchange_begin(void *io, const char *target, struct MHD_Connection *mhd) {
     struct conn *c = conn_of(mhd);
     BUG_IF(c && c->exchange);
+    if (c && n_parameters(target) > TARGET_MAX_PARAMETERS) {
+        refuse_parameters(c);
+        return NULL;
+    }
     struct exchange *x = c ? calloc(1, sizeof *x) : NULL;
     if (!x || !name_target(x, c, target)) { // exchange_go_on closes the connection
         free(x);

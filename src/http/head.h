@@ -4,7 +4,7 @@
 #include "base/arena.h"
 #include "http/http.h"
 
-enum { HEAD_MAX_FIELDS = 100 };
+enum { HEAD_MAX_FIELDS = 100, TARGET_MAX_PARAMETERS = 64 };
 
 struct head_field {
     struct str name, value; // the value without blanks around it

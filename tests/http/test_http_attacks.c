@@ -190,6 +190,36 @@ static void heads_have_limits(void **state) {
     rig_close(&r);
 }
 
+static int status_of_parameters(int port, int n, const char *one) {
+    struct buf b = {0};
+    buf_printf(&b, "GET /query?a=1");
+    for (int i = 1; i < n; i++)
+        buf_printf(&b, "&%s", one);
+    buf_printf(&b, " HTTP/1.1\r\nHost: t\r\n");
+    for (int i = 0; i < 99; i++)
+        buf_printf(&b, "x%d: y\r\n", i);
+    buf_printf(&b, "\r\n");
+    int status = ask_status(port, b.ptr, b.len);
+    buf_release(&b);
+    return status;
+}
+
+/* The library keeps a record of each; a kilobyte of them must not take the server down. */
+static void parameters_have_a_limit(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    EXPECT_EQ(status_of_parameters(r.port, 64, "x=y"), 200);
+    static const char *const ones[] = {"", "x", "=", "x=y", "%", "xxxxxxxxxxxxxxxxxxxx=yyyyyyyyyyyyyyyyy"};
+    for (size_t i = 0; i < ARRAY_LEN(ones); i++)
+        for (int n = 65; n < 8000; n = 2 * n + 1) {
+            int status = status_of_parameters(r.port, n, ones[i]);
+            if (status != 414)
+                fail_msg("%d times %s: %d", n, ones[i], status);
+        }
+    expect_alive(r.port);
+    rig_close(&r);
+}
+
 static void an_endless_head_is_cut(void **state) {
     (void)state;
     struct rig r = rig_open((struct http_options){0});
@@ -345,6 +375,7 @@ int main(void) {
         cmocka_unit_test(what_follows_a_chunked_body_is_never_a_request),
         cmocka_unit_test(a_refused_body_is_not_taken_for_a_request),
         cmocka_unit_test(heads_have_limits),
+        cmocka_unit_test(parameters_have_a_limit),
         cmocka_unit_test(an_endless_head_is_cut),
         cmocka_unit_test(bodies_share_a_bound),
         cmocka_unit_test(past_the_last_connection_there_is_503),

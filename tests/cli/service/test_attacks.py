@@ -28,7 +28,7 @@ ollama); where each is tested:
       smuggling, chunk extensions, HTTP/2 preface, TLS on a plain port
           test_http_attacks.c a_head_with_two_readings_is_refused and the next three
       header of a gigabyte, URL of a megabyte
-          test_http_attacks.c heads_have_limits, an_endless_head_is_cut
+          test_http_attacks.c heads_have_limits, an_endless_head_is_cut, parameters_have_a_limit
       slow head, slow body, one byte a write
           test_http_attacks.c a_head_that_dribbles_is_408, a_body_that_dribbles_is_408; test_http.c
       idle connections in thousands
