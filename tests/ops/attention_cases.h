@@ -111,6 +111,13 @@ static const struct attention_case attention_cases[] = {
 static const struct attention_case fast_cases[] = {
     {.name = "64", FAST(6, 2, 64), .block_size = 64},
     {.name = "64, one KV head", FAST(16, 1, 64), .block_size = 16, .sinks = true, .window = 128},
+    {.name = "64 turned whole in fp8, normed, three KV heads",
+     WHOLE(9, 3, 64, 0.06f),
+     .block_size = 32,
+     .q_norm = true,
+     .plus_one = true,
+     .sinks = true,
+     .window = 70},
     {.name = "128, seven heads each", FAST(14, 2, 128), .block_size = 64, .q_norm = true},
     {.name = "128, chunks", FAST(8, 2, 128), .block_size = 32, .chunk = 96},
     {.name = "256, window and softcap",

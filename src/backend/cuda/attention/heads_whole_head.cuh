@@ -1,4 +1,5 @@
-/* heads_whole_head.cuh - of heads_whole.cuh: one head in a warp's registers: loaded, normed, rotated, stored. */
+/* heads_whole_head.cuh - of heads_whole.cuh: a head in the registers of a warp, or of eight lanes: loaded, normed,
+ * rotated, stored. */
 #pragma once
 
 #include "backend/cuda/attention/attention.h"
@@ -20,15 +21,20 @@ struct whole_heads {
     int n_rows;           // that the step was launched for
 };
 
-/* How a lane holds a head: PIECES of V neighbours. */
+/* How a lane holds a head: PIECES of V neighbours. A head has so many LANES of a warp, which has HEADS of them. */
 template <int N> struct whole_size {
-    static constexpr int V = N == 128 ? 2 : 4, PIECES = N / 32 / V, P = N / 32;
-    static constexpr int AT_ONCE = N == 128 ? 6 : N == 256 ? 4 : 2; // rows of a warp
+    static constexpr int LANES = N == 64 ? 8 : 32, HEADS = 32 / LANES;
+    static constexpr int V = N == 128 ? 2 : 4, P = N / LANES, PIECES = P / V;
+    static constexpr int AT_ONCE = N == 128 ? 6 : N == 512 ? 2 : 4; // rows of a warp
     static constexpr int BLOCKS = N == 128 ? 3 : 2;                 // on a multiprocessor
 };
 
+/* A lane's number among those of its head. */
+template <int N> __device__ int whole_lane() { return threadIdx.x % whole_size<N>::LANES; }
 /* Channel of a lane's piece j. */
-template <int N> __device__ int whole_channel(int j) { return whole_size<N>::V * (32 * j + threadIdx.x % 32); }
+template <int N> __device__ int whole_channel(int j) {
+    return whole_size<N>::V * (whole_size<N>::LANES * j + whole_lane<N>());
+}
 
 template <int WORDS> struct alignas(4 * WORDS) whole_words { uint32_t w[WORDS]; };
 
@@ -118,7 +124,10 @@ template <int N> struct whole_head {
 #pragma unroll
         for (int i = 0; i < P; i++)
             sum += x[i] * x[i];
-        return rsqrtf(warp_sum(sum) * (1.0f / N) + eps);
+#pragma unroll
+        for (int step = whole_size<N>::LANES / 2; step > 0; step /= 2)
+            sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        return rsqrtf(sum * (1.0f / N) + eps);
     }
     __device__ void normalise(float eps, const whole_head &weight) {
         float factor = norm_factor(eps);
@@ -140,7 +149,12 @@ template <int N> struct whole_head {
 #pragma unroll
         for (int i = 0; i < P; i++)
             most = max(most, __float_as_uint(x[i]) & 0x7fffffffu);
-        return __uint_as_float(__reduce_max_sync(0xffffffffu, most));
+        if constexpr (whole_size<N>::HEADS == 1)
+            most = __reduce_max_sync(0xffffffffu, most);
+#pragma unroll
+        for (int step = whole_size<N>::LANES / 2; step > 0 && whole_size<N>::HEADS > 1; step /= 2)
+            most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
+        return __uint_as_float(most);
     }
 };
 
@@ -159,7 +173,12 @@ template <int N> __device__ void store_query(const dmat &q, int64_t at, const wh
     }
 }
 
-/* Where a head of a token lies in the cache, as kv.cuh says: rows are panels of 128 bytes. */
+/* Where a head of a token lies in the cache, as kv.cuh says: rows are panels of 128 bytes, or of 64. */
+template <int N, element E> struct whole_row {
+    static constexpr int SIZE = E == ELEMENT_E4M3 || E == ELEMENT_I8 ? 1 : 2;
+    static constexpr int PANEL = N * SIZE < 128 ? N * SIZE : 128, PANELS = N * SIZE / PANEL;
+};
+
 struct whole_place {
     char *row;    // of the first panel
     float *scale; // of 8 bits
@@ -172,29 +191,29 @@ struct whole_place {
 
 template <int N, element E>
 __device__ whole_place place_of(const whole_heads &p, int seq, int position, bool is_v, int kv) {
-    constexpr int SIZE = E == ELEMENT_E4M3 || E == ELEMENT_I8 ? 1 : 2;
+    using row = whole_row<N, E>;
     int side = is_v ? p.a.n_kv_heads : 0, slot = position & (p.n_slots - 1);
     char *block = kv_block(p.plan, p.cache, p.n_slots, seq, position);
     char *scales = block + (int64_t)p.a.n_kv_heads * p.n_slots * 2 * N;
-    return {block + ((int64_t)(side + kv) * (N * SIZE / 128) * p.n_slots + slot) * 128,
+    return {block + ((int64_t)(side + kv) * row::PANELS * p.n_slots + slot) * row::PANEL,
             reinterpret_cast<float *>(scales) + (side + kv) * p.n_slots + slot, slot};
 }
 
+/* By all lanes; is_there: the head is one of the row's. */
 template <int N, element E>
-__device__ void store_cached(const whole_place &at, int n_slots, const whole_head<N> &head) {
-    constexpr bool BYTES = E == ELEMENT_E4M3 || E == ELEMENT_I8;
-    constexpr int SIZE = BYTES ? 1 : 2;
+__device__ void store_cached(const whole_place &at, int n_slots, bool is_there, const whole_head<N> &head) {
+    constexpr int SIZE = whole_row<N, E>::SIZE, PANEL = whole_row<N, E>::PANEL;
     float by = 1;
-    if constexpr (BYTES) {
+    if constexpr (SIZE == 1) {
         float most = head.largest(), scale = most == 0 ? 1.0f : most * (E == ELEMENT_E4M3 ? 1 / 448.0f : 1 / 127.0f);
-        if (threadIdx.x % 32 == 0)
+        if (is_there && whole_lane<N>() == 0)
             *at.scale = scale;
         by = __fdividef(1.0f, scale);
     }
 #pragma unroll
-    for (int j = 0; j < head.PIECES; j++) {
+    for (int j = 0; j < head.PIECES && is_there; j++) {
         int i = whole_channel<N>(j) * SIZE;
-        store_some<head.V, E>(at.row + (int64_t)(i / 128) * n_slots * 128 + kv_swizzled(128, at.slot, i % 128),
+        store_some<head.V, E>(at.row + (int64_t)(i / PANEL) * n_slots * PANEL + kv_swizzled(PANEL, at.slot, i % PANEL),
                               head.x + head.V * j, by);
     }
 }
