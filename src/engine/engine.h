@@ -184,10 +184,10 @@ void engine_step(struct gyre *g);
 /* Whether engine_step has something to do: a request that has not ended and is not paused, or a step in flight. */
 bool engine_has_work(const struct gyre *g);
 
-/* draft.c: before a step is planned, guesses for those that decode; those that it took are counted; before the
- * event's token is known, whether it was
- * guessed, and the guess right; before that, the token that is taken for the one drawn at a position; after a step's
- * tokens are known; whether what comes behind a request's tokens may be guessed. */
+/* draft/draft.c: before a step is planned, guesses for those that decode; those that it took are counted; before the
+ * event's token is known, whether it was guessed, and the guess right; before that, the token that is taken for the
+ * one drawn at a position; after a step's tokens are known; whether what comes behind a request's tokens may be
+ * guessed. */
 void engine_draft(struct gyre *g);
 double engine_count_guesses(struct gyre *g, struct request *r);
 void engine_judge(struct gyre *g, struct request *r, const struct gyre_event *e);

@@ -79,8 +79,9 @@ static void multiply_groups(struct product *p, const struct run *run, const stru
                             int64_t n_cols, bool near) {
     for (int64_t g = 0; g < n_groups(p); g++) {
         int64_t t = group_start(p, g);
-        // kernels/blocks.c has GGUF's own, and leaves others to the set's: body/formats.h:multiply_few, of bf16
-        // few_bf16; body/few.h:few_direct, few_tile, few_run, few_step, whose vf_fma is simd_SET.h's.
+        // kernels/blocks.c has those of blocks (GGUF, NVFP4, MXFP4), and leaves others to the set's:
+        // body/formats.h:multiply_few; body/few.h:few_direct, few_tile; body/few_steps.h:few_run, few_step, whose
+        // vf_fma is simd_SET.h's. Rounded to bf16: kernels_bf16.c, or kernels_amx.c.
         p->kernels->multiply_few(&(struct few_rows){
             .part = part,
             .row = row,

@@ -2,8 +2,9 @@
  *
  * kernels_body.h is written over a small vocabulary of vectors (simd_*.h) and compiled once for each set (portable,
  * AVX2, AVX-512, NEON), and kernels_amx.c puts products by tiles into that of AVX-512; the table of the best set that
- * the processor has is chosen when the backend is opened. Nothing here knows an op. All arithmetic is as exact as
- * float32; only the order of sums differs from the reference. */
+ * the processor has is chosen when the backend is opened. Nothing here knows an op. Arithmetic is as exact as
+ * float32, and only the order of sums differs from the reference, but in kernels_bf16 and in products of blocks, which
+ * round activations (docs/numerics.md). */
 #pragma once
 
 #include "core/kv_int4.h"
@@ -114,7 +115,7 @@ struct kernels {
 };
 
 extern const struct kernels kernels_portable, kernels_avx2, kernels_avx512, kernels_neon;
-const struct kernels *kernels_bf16(void); // NULL where the processor lacks AVX-512 BF16; chosen by name alone
+const struct kernels *kernels_bf16(void); // NULL where the processor lacks AVX-512 BF16; by name or by --dtype alone
 const struct kernels *kernels_amx(void);  // NULL where the processor has no tiles or the system gives none
 
 /* NULL: there is none. */

@@ -52,7 +52,7 @@ static enum status op_refused(struct executable *exe, const struct compiled_op *
 }
 
 static enum status put_node(const struct node *n, const struct launch *l, struct error *err) {
-    TRY(n->kernel->put(n, l, err)); // lower.c chose it; LINEAR: choose.c a row of linear.c, in linear/
+    TRY(n->kernel->put(n, l, err)); // lower.c chose it; LINEAR: linear/choose.c a row of linear/linear.c (gemv_put ...)
     cudaError_t code = cudaGetLastError();
     return code == cudaSuccess ? OK : op_refused(n->exe, n->c, n->n_rows, code, err);
 }

@@ -56,15 +56,15 @@ struct lowering {
 
 enum { NODES_OF_OP = 6 }; // at most
 
-/* Ops first .. end - 1; returns how many nodes there are in exe->nodes. */
 /* Whether there is a kernel for the op; who has none is refused when a program is compiled. */
 bool step_has_op(enum opcode code);
 
+/* Ops first .. end - 1; returns how many nodes there are in exe->nodes. */
 int step_lower(struct executable *exe, const struct launch *l, int first, int end);
 struct node *lower_node(struct lowering *w, const struct node_kernel *kernel, const struct compiled_op *c,
                         int n_rows); // one more
 
-/* ---- qact.c ---- */
+/* ---- qact/qact.c ---- */
 struct qact_state *qact_state_of(const struct lowering *w, const struct qact *t);
 /* The qact that a producer is to write beside out[k]; it counts as written. at NULL: nobody reads it. */
 struct dmat qact_to_write(struct lowering *w, const struct compiled_op *c, int k, int n_rows);
@@ -75,24 +75,24 @@ struct dmat output_with_absmax(struct lowering *w, const struct compiled_op *c, 
  * none. */
 struct dmat qact_static(struct lowering *w, const struct compiled_op *c, int k);
 
-/* ---- attention.c ---- */
+/* ---- attention/attention.c ---- */
 void lower_qkv_prep(struct lowering *w, const struct compiled_op *c, int n_rows);
 void lower_attention(struct lowering *w, const struct compiled_op *c, int n_rows);
 
-/* ---- latent.c ---- */
+/* ---- attention/latent/latent.c ---- */
 void lower_mla_prep(struct lowering *w, const struct compiled_op *c, int n_rows);
 void lower_mla_attention(struct lowering *w, const struct compiled_op *c, int n_rows);
 
-/* ---- experts.c ---- */
+/* ---- moe/experts.c ---- */
 void lower_moe_route(struct lowering *w, const struct compiled_op *c, int n_rows);
 void lower_moe_ffn(struct lowering *w, const struct compiled_op *c, int n_rows);
 
-/* ---- delta_layer.c ---- */
+/* ---- recurrent/delta_layer.c ---- */
 void lower_short_conv(struct lowering *w, const struct compiled_op *c, int n_rows);
 void lower_delta_rule(struct lowering *w, const struct compiled_op *c, int n_rows);
 bool lower_delta_layer(struct lowering *w, const struct compiled_op *norm, int n_rows); // false: it is no layer's
 
-/* ---- meeting_nodes.c ---- */
+/* ---- ranks/meeting_nodes.c ---- */
 /* Makes the ADD_NORM's node do the ALL_REDUCE of what it adds, in steps of so few rows. */
 void lower_reduce_in_norm(struct lowering *w, const struct compiled_op *add_norm, int n_rows, struct node *n);
 void lower_all_reduce(struct lowering *w, const struct compiled_op *c, int n_rows);
