@@ -120,17 +120,18 @@ static enum status read_eos(struct spec_reader *r, const json_t *value, const ch
 
 static enum status read_tokens(struct spec_reader *r) {
     struct model_spec *s = r->spec;
-    const json_t *bos = outer_or_text(r, "bos_token_id"), *eos = outer_or_text(r, "eos_token_id"),
-                 *pad = outer_or_text(r, "pad_token_id");
+    const json_t *bos = outer_or_text(r, "bos_token_id"), *pad = outer_or_text(r, "pad_token_id"),
+                 *eos[] = {json_object_get(r->root, "eos_token_id"), json_object_get(r->text, "eos_token_id")};
     s->bos = bos ? -1 : r->type->bos;
     s->pad = pad ? -1 : r->type->pad;
     if (bos && !json_is_null(bos))
         TRY(read_token(r, bos, r->path, "bos_token_id", &s->bos));
     if (pad && !json_is_null(pad))
         TRY(read_token(r, pad, r->path, "pad_token_id", &s->pad));
-    if (eos && !json_is_null(eos))
-        return read_eos(r, eos, r->path);
-    if (!eos && r->type->eos >= 0)
+    for (size_t i = 0; i < ARRAY_LEN(eos); i++) // of a wrapper and of its text model
+        if (eos[i] && !json_is_null(eos[i]))
+            TRY(read_eos(r, eos[i], r->path));
+    if (!eos[0] && !eos[1] && r->type->eos >= 0)
         s->eos[s->n_eos++] = r->type->eos;
     return OK;
 }

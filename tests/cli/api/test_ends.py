@@ -60,6 +60,17 @@ class Ends(unittest.TestCase):
         self.assertEqual(self.said(folder), [0, 2, 5, 7])
         self.assertEqual([t for t in (0, 1, 2, 3, 5, 7) if self.run_ends(folder, t)], [0, 2, 5, 7])
 
+    def test_a_wrapper_and_its_text_model_both_say(self):
+        for outer, inner, want in ((5, 7, [3, 5, 7]), (None, [7, 8], [3, 7, 8]), ([5, 7], 7, [3, 5, 7])):
+            folder = self.folder(generation=3)
+            path = os.path.join(folder, "config.json")
+            config = json.load(open(path, encoding="utf-8"))
+            text = dict(config, model_type="mistral", eos_token_id=inner)
+            del text["architectures"]
+            json.dump({"model_type": "mistral3", "eos_token_id": outer, "text_config": text},
+                      open(path, "w", encoding="utf-8"))
+            self.assertEqual(self.said(folder), want)
+
     def test_there_may_be_many(self):
         many = list(range(20, 400))
         folder = self.folder(config=[0, 5], generation=many, eos_token="<|im_end|>")
