@@ -28,7 +28,9 @@ struct encoder;
  * else the one *.tiktoken. Its tokenizer_config.json, if any, gives the names of the special tokens, adds the
  * tokens of added_tokens_decoder that the vocabulary lacks, and where there is no post-processor in
  * tokenizer.json, its add_bos_token and add_eos_token decide what stands around a text. special_tokens_map.json names
- * special tokens that it does not. A file opened by itself stands for itself, except
+ * special tokens that it does not, and, as in transformers, others than it where it has no added_tokens_decoder; the
+ * tokens of added_tokens.json count there too. Special tokens that no list has get ids behind the vocabulary.
+ * A file opened by itself stands for itself, except
  * ranks: NAME.tiktoken reads its splitting pattern from NAME.pattern.txt or pattern.txt beside it, and its
  * special tokens from tokenizer_config.json or the one *_tokenizer_config.json beside it.
  *

@@ -54,6 +54,18 @@ bool tokenizer_in_folder(const char *folder) {
     return find_ranks(folder, path, &n_ranks, &err) != OK || n_ranks > 0;
 }
 
+static enum status read_beside(struct tokenizer *t, const char *folder, struct error *err) {
+    static const char *const names[] = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"};
+    char paths[ARRAY_LEN(names)][FOLDER_PATH_BYTES];
+    const char *there[ARRAY_LEN(names)];
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        bool found;
+        TRY(folder_find(folder, names[i], paths[i], &found, err));
+        there[i] = found ? paths[i] : NULL;
+    }
+    return tokenizer_read_beside(t, there[0], there[1], there[2], err);
+}
+
 static enum status read_folder(struct tokenizer *t, const char *folder, struct error *err) {
     char path[FOLDER_PATH_BYTES];
     bool found;
@@ -67,11 +79,7 @@ static enum status read_folder(struct tokenizer *t, const char *folder, struct e
         return tokenizer_read_tiktoken(t, path, err);
     }
     TRY(read_file(t, path, err));
-    TRY(folder_find(folder, "tokenizer_config.json", path, &found, err));
-    if (found)
-        TRY(tokenizer_read_config(t, path, err));
-    TRY(folder_find(folder, "special_tokens_map.json", path, &found, err));
-    return found ? tokenizer_read_special_map(t, path, err) : OK;
+    return read_beside(t, folder, err);
 }
 
 enum status tokenizer_open(const char *path, struct tokenizer **out, struct error *err) {

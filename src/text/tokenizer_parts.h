@@ -48,11 +48,9 @@ enum status tokenizer_read_sentencepiece(struct tokenizer *t, const char *path, 
 enum status tokenizer_read_gguf(struct tokenizer *t, const char *path, struct error *err);
 enum status tokenizer_read_tiktoken(struct tokenizer *t, const char *path, struct error *err);
 
-/* Adds what a tokenizer_config.json says. */
-enum status tokenizer_read_config(struct tokenizer *t, const char *path, struct error *err);
-
-/* Takes from a special_tokens_map.json, which older folders have, the names that nothing has given yet. */
-enum status tokenizer_read_special_map(struct tokenizer *t, const char *path, struct error *err);
+/* Adds what a tokenizer_config.json, a special_tokens_map.json and an added_tokens.json say; NULL: there is none. */
+enum status tokenizer_read_beside(struct tokenizer *t, const char *config_path, const char *map_path,
+                                  const char *old_path, struct error *err);
 
 /* Adds a token of its own: the model's id when the model has the text, else `id`. ERR_FORMAT when the id is another
  * token's. A text that was added before stays as it was. */

@@ -161,8 +161,10 @@ static void special_tokens_are_texts_or_objects_and_the_request_wins(void **stat
         "{\"bos_token\": \"other\", \"unk_token\": {\"content\": \"<unk>\"}, \"additional_special_tokens\": [\"a\"]}");
     put("chat_template.jinja",
         "{{ [bos_token, eos_token, unk_token, pad_token is defined, add_bos_token is defined]|join(' ') }}");
-    expect_prompt("{}", "<s> </s> <unk> False False");
+    expect_prompt("{}", "other </s> <unk> False False"); // as in transformers, where the config lists no added tokens
     expect_prompt("{\"bos_token\": \"mine\"}", "mine </s> <unk> False False");
+    put("tokenizer_config.json", "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\", \"added_tokens_decoder\": {}}");
+    expect_prompt("{}", "<s> </s> <unk> False False");
     put("tokenizer_config.json", "{\"image_token\": \"<i>\", \"extra_special_tokens\": {\"image_token\": \"<other>\", "
                                  "\"boi\": {\"content\": \"<boi>\"}, \"n\": 5}, "
                                  "\"model_specific_special_tokens\": {\"eoi_token\": \"<eoi>\"}}");

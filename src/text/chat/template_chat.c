@@ -69,7 +69,11 @@ static enum status read_special_tokens(struct chat_template *t, const json_t *to
     static const char *const of_the_model[] = {"extra_special_tokens", "model_specific_special_tokens"};
     json_t *map;
     TRY(load_if_there(folder, "special_tokens_map.json", &map, err));
-    enum status st = take_tokens(t, tokenizer_config, false, folder, err);
+    enum status st = OK;
+    if (!json_object_get(tokenizer_config, "added_tokens_decoder")) // then transformers lets the map decide
+        st = take_tokens(t, map, false, folder, err);
+    if (st == OK)
+        st = take_tokens(t, tokenizer_config, false, folder, err);
     for (size_t i = 0; i < ARRAY_LEN(of_the_model) && st == OK; i++)
         st = take_tokens(t, json_object_get(tokenizer_config, of_the_model[i]), true, folder, err);
     if (st == OK)

@@ -132,5 +132,5 @@ enum status tokenizer_read_tiktoken(struct tokenizer *t, const char *path, struc
     TRY(split_path(path, folder, stem, err));
     TRY(read_pattern(t, folder, stem, err));
     TRY(find_config(folder, config, err));
-    return config[0] ? tokenizer_read_config(t, config, err) : OK;
+    return config[0] ? tokenizer_read_beside(t, config, NULL, NULL, err) : OK;
 }

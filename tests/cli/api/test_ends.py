@@ -101,7 +101,9 @@ class Ends(unittest.TestCase):
         changed(old, "special_tokens_map.json", eos_token="<|im_end|>")
         self.assertEqual(self.said(old), [0, 2])
         changed(old, "tokenizer_config.json", eos_token="<|im_start|>")
-        self.assertEqual(self.said(old), [0, 1])
+        self.assertEqual(self.said(old), [0, 2])  # as in transformers: there it decides
+        changed(old, "tokenizer_config.json", added_tokens_decoder={})
+        self.assertEqual(self.said(old), [0, 1])  # and here it is not read
         for name in ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<turn|>", "<|end|>"):
             written = self.folder(template="{% for m in messages %}{{ m.content + '" + name + "' }}{% endfor %}",
                                   tokens=[(2, name)])

@@ -56,6 +56,49 @@ class Tokenize(unittest.TestCase):
                 p = gyre("tokenize", folder, "-p", "<|x|><|y|>", "--parse-special", "--no-special")
                 self.assertEqual((p.returncode, p.stdout), (0, ids + "\n"), (value, p.stderr))
 
+    def test_named_special_tokens_are_added_too(self):
+        """In the order of bos, eos, unk, sep, pad, cls, mask, then names of the model's own, objects and lists; as
+        transformers 5.24 does. The map decides where the config lists no added tokens, and is not read beside such a
+        list; added_tokens.json the same."""
+        small = os.path.join(ROOT, "tests/data/tokenizers/llama-2-small")
+        with open(os.path.join(small, "tokenizer.json"), encoding="utf-8") as file:
+            vocab = json.load(file)["model"]["vocab"]
+        n, word = len(vocab), vocab["A"]
+        config, map_, old = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+        x = {"content": "<|x|>"}
+        for files, text, ids in (
+            ({config: {"pad_token": "<|x|>"}}, "<|x|>", [n]),
+            ({config: {"pad_token": x, "eos_token": "<|y|>"}}, "<|x|><|y|>", [n + 1, n]),
+            ({config: {"extra_special_tokens": ["<|x|>"], "image_token": "<|y|>", "mask_token": "<|z|>"}},
+             "<|x|><|y|><|z|>", [n + 2, n + 1, n]),
+            ({config: {"extra_special_tokens": {"a": "<|x|>"}, "image_token": "<|y|>"}}, "<|x|><|y|>", [n + 1, n]),
+            ({config: {"eos_token": "<|x|>"}, map_: {"eos_token": "<|y|>", "pad_token": "<|x|>"}}, "<|x|><|y|>",
+             [n + 1, n]),
+            ({config: {"eos_token": "<|x|>", "added_tokens_decoder": {}}, map_: {"eos_token": "</s>"}}, "<|x|>", [n]),
+            ({config: {"extra_special_tokens": ["<|y|>", "<|x|>"]}, old: {"<|y|>": n + 1, "<|x|>": n},
+              map_: {"pad_token": "<|z|>"}}, "<|x|><|y|><|z|>", [n, n + 1, n + 2]),
+            ({config: {"pad_token": "<|x|>"}, old: {"<|x|>": 3}}, "<|x|>", [n]),
+            ({config: {"eos_token": "A"}}, "AA", [word, word]),
+        ):
+            with tempfile.TemporaryDirectory() as folder:
+                shutil.copy(os.path.join(small, "tokenizer.json"), folder)
+                for name, value in files.items():
+                    with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+                        json.dump(value, f)
+                p = gyre("tokenize", folder, "-p", text, "--parse-special", "--no-special")
+                self.assertEqual((p.returncode, p.stdout), (0, ",".join(map(str, ids)) + "\n"), (files, p.stderr))
+
+    def test_a_list_of_old_that_is_none_is_refused(self):
+        small = os.path.join(ROOT, "tests/data/tokenizers/llama-2-small")
+        for value, sentence in (({"<|x|>": -1}, 'the id of "<|x|>" is no token id'), ([], "it must be an object")):
+            with tempfile.TemporaryDirectory() as folder:
+                shutil.copy(os.path.join(small, "tokenizer.json"), folder)
+                with open(os.path.join(folder, "added_tokens.json"), "w", encoding="utf-8") as f:
+                    json.dump(value, f)
+                p = gyre("tokenize", folder, "-p", "x")
+                self.assertEqual((p.returncode, p.stderr.count("\n")), (1, 1))
+                self.assertIn(sentence, p.stderr)
+
     def test_special_tokens_can_be_left_out_of_text(self):
         ids = "151644,872,198,151645"
         self.assertEqual(gyre("detokenize", QWEN3, "--ids", ids).stdout, "<|im_start|>user\n<|im_end|>\n")
