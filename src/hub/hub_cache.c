@@ -138,15 +138,18 @@ static bool has_all_parts(const struct names *names, const char *file) {
     return true;
 }
 
-static bool is_weights(const char *name) { return !strchr(name, '/') && str_ends(str_of(name), STR(".safetensors")); }
+static bool is_weights(const char *name, bool below) {
+    return (below || !strchr(name, '/')) && str_ends(str_of(name), STR(".safetensors"));
+}
 
-/* A model in Hugging Face's layout with all of its weights. */
+/* A model in Hugging Face's layout with all of its weights; with an index they may lie in folders below, where it alone
+ * knows how many there are. */
 static bool is_whole(const struct names *names) {
-    bool any = false;
+    bool any = false, below = has_name(names, "model.safetensors.index.json");
     for (size_t i = 0; i < names->n; i++)
-        if (is_weights(names->at[i])) {
+        if (is_weights(names->at[i], below)) {
             any = true;
-            if (!has_all_parts(names, names->at[i]))
+            if (!strchr(names->at[i], '/') && !has_all_parts(names, names->at[i]))
                 return false;
         }
     return any && (has_name(names, "config.json") || has_name(names, "adapter_config.json"));

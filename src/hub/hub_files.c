@@ -142,12 +142,34 @@ static int by_size(const void *a, const void *b) {
     return x->n_bytes < y->n_bytes ? -1 : x->n_bytes > y->n_bytes ? 1 : strcmp(x->name, y->name);
 }
 
-static void keep_safetensors(struct hub_listing *l) {
+static bool is_below(const char *name) { return !in_root(name) && ends(name, ".safetensors"); }
+
+const struct hub_file *hub_files_index(const struct hub_listing *l, const struct hub_name *name) {
+    for (size_t i = 0; i < l->n && !*name->quant; i++)
+        if (strcmp(l->files[i].name, "model.safetensors.index.json") == 0)
+            return any(l, is_below) ? &l->files[i] : NULL;
+    return NULL;
+}
+
+static bool is_shard_below(const json_t *shards, const char *name) {
+    return is_below(name) && json_object_get(shards, name);
+}
+
+static bool any_shard_below(const struct hub_listing *l, const json_t *shards) {
+    for (size_t i = 0; i < l->n; i++)
+        if (is_shard_below(shards, l->files[i].name))
+            return true;
+    return false;
+}
+
+static void keep_safetensors(struct hub_listing *l, const json_t *shards) {
     bool usual = any(l, is_usual_weights);
     size_t n = 0;
-    for (size_t i = 0; i < l->n; i++)
-        if (is_setting(l->files[i].name) || (usual ? is_usual_weights : is_weights)(l->files[i].name))
+    for (size_t i = 0; i < l->n; i++) {
+        const char *name = l->files[i].name;
+        if (is_setting(name) || (usual ? is_usual_weights : is_weights)(name) || is_shard_below(shards, name))
             l->files[n++] = l->files[i];
+    }
     l->n = n;
     qsort(l->files, n, sizeof *l->files, by_size);
 }
@@ -214,15 +236,18 @@ static enum status keep_gguf(struct hub_listing *l, const struct hub_name *name,
     return OK;
 }
 
-enum status hub_files_choose(struct hub_listing *l, const struct hub_name *name, struct error *err) {
-    if (!*name->quant && any(l, is_weights)) {
-        keep_safetensors(l);
+enum status hub_files_choose(struct hub_listing *l, const struct hub_name *name, const json_t *shards,
+                             struct error *err) {
+    if (!*name->quant && (any(l, is_weights) || any_shard_below(l, shards))) {
+        keep_safetensors(l, shards);
         return OK;
     }
     if (*name->quant || any(l, is_any_gguf))
         return keep_gguf(l, name, err);
     return fail(err, ERR_UNSUPPORTED,
-                any(l, is_pickle) ? "%s: has pickled weights alone, which are not read since they can run code; many "
+                any(l, is_below) ? "%s: has no weights in its root; a model in a folder of a repository is not "
+                                   "pulled, but hf download --local-dir brings one"
+                : any(l, is_pickle) ? "%s: has pickled weights alone, which are not read since they can run code; many "
                                     "models have a second repository with safetensors"
                                   : "%s: has no weights that gyre reads (safetensors or GGUF)",
                 name->repo);

@@ -23,11 +23,17 @@ struct hub_listing {
 enum status hub_listing_read(const json_t *answer, const char *where, struct hub_listing *out, struct error *err);
 void hub_listing_release(struct hub_listing *listing);
 
+/* The index of shards, where it must be read before files can be chosen, as there are safetensors in folders below the
+ * root: its shards, or other models. NULL: not here. */
+const struct hub_file *hub_files_index(const struct hub_listing *listing, const struct hub_name *name);
+
 /* Leaves in the listing what the model needs, in the order in which to fetch it: small files first. With safetensors
  * in the repository and no quant in the name: config, tokenizer, templates and all safetensors of the root, without
- * consolidated ones where others are; else the GGUF file of that type, all of its parts. ERR_ARG names the types there
- * are where the name says none and several fit; ERR_UNSUPPORTED where there are only weights that are not read. */
-enum status hub_files_choose(struct hub_listing *listing, const struct hub_name *name, struct error *err);
+ * consolidated ones where others are, and those in folders that are keys of `shards`, the files that the index names
+ * (NULL: none); else the GGUF file of that type, all of its parts. ERR_ARG names the types there are where the name
+ * says none and several fit; ERR_UNSUPPORTED where there are only weights that are not read. */
+enum status hub_files_choose(struct hub_listing *listing, const struct hub_name *name, const json_t *shards,
+                             struct error *err);
 
 /* Whether a file's name says that it is a GGUF model of that type; quant empty: of any type. */
 bool hub_file_is_gguf(const char *file, const char *quant);

@@ -12,6 +12,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+static const size_t MAX_INDEX_BYTES = 64 << 20;
+
 struct pull {
     const struct hub_name *name;
     const struct hub_progress *progress;
@@ -21,6 +23,7 @@ struct pull {
     struct hub_blob *blobs; // what is missing
     size_t n_blobs;
     int64_t n_missing; // bytes of these
+    int64_t n_index;   // and of an index that came before
     int64_t checked;
 };
 
@@ -144,12 +147,63 @@ static enum status lock_folder(const struct pull *p, int *fd, struct error *err)
     return OK;
 }
 
+/* The files that an index names, as keys. */
+static enum status read_index(const char *path, const char *where, json_t **shards, struct error *err) {
+    json_t *index, *map, *file;
+    const char *tensor;
+    TRY(jv_load(path, MAX_INDEX_BYTES, JV_ALLOW_DUPLICATES, &index, err));
+    enum status st = json_is_object(index) ? jv_object_or_null(index, where, "weight_map", &map, err)
+                                           : fail(err, ERR_FORMAT, "%s: is %s, it must be an object", where,
+                                                  jv_type_name(index));
+    *shards = json_object();
+    if (st == OK)
+        json_object_foreach(map, tensor, file) if (json_is_string(file))
+            json_object_set_new(*shards, json_string_value(file), json_true());
+    json_decref(index);
+    return st;
+}
+
+static void release_blobs(struct pull *p) {
+    for (size_t i = 0; i < p->n_blobs; i++)
+        free(p->blobs[i].url);
+    free(p->blobs);
+}
+
+static enum status fetch_index(struct pull *p, const struct hub_file *index, json_t **shards, struct error *err) {
+    struct hub_file file = *index;
+    char path[FOLDER_PATH_BYTES];
+    struct pull alone = *p;
+    alone.listing.files = &file;
+    alone.listing.n = 1;
+    enum status st = find_missing(&alone, err);
+    if (st == OK)
+        st = fetch_missing(&alone, err);
+    if (st == OK)
+        st = blob_path(p, file.hash, path, err);
+    p->n_index = alone.n_missing;
+    release_blobs(&alone);
+    return st == OK ? read_index(path, file.name, shards, err) : st;
+}
+
+static enum status choose(struct pull *p, int *lock, struct error *err) {
+    const struct hub_file *index = hub_files_index(&p->listing, p->name);
+    json_t *shards = NULL;
+    enum status st = OK;
+    if (index && (st = lock_folder(p, lock, err)) == OK)
+        st = fetch_index(p, index, &shards, err);
+    if (st == OK)
+        st = hub_files_choose(&p->listing, p->name, shards, err);
+    json_decref(shards);
+    return st;
+}
+
 static enum status pull(struct pull *p, int *lock, struct error *err) {
     TRY(hub_server_open(&p->server, err));
     TRY(hub_cache_folder(p->name, p->folder, err));
     TRY(hub_list(&p->server, p->name, &p->listing, err));
-    TRY(hub_files_choose(&p->listing, p->name, err));
-    TRY(lock_folder(p, lock, err));
+    TRY(choose(p, lock, err));
+    if (*lock < 0)
+        TRY(lock_folder(p, lock, err));
     TRY(find_missing(p, err));
     TRY(fetch_missing(p, err));
     return link_all(p, err);
@@ -160,15 +214,13 @@ enum status hub_pull(const struct hub_name *name, const struct hub_progress *pro
     struct pull p = {.name = name, .progress = progress};
     int lock = -1;
     enum status st = pull(&p, &lock, err);
-    *report = (struct hub_report){.n_files = p.listing.n, .n_fetched = p.n_missing};
+    *report = (struct hub_report){.n_files = p.listing.n, .n_fetched = p.n_missing + p.n_index};
     for (size_t i = 0; i < p.listing.n; i++)
         report->n_bytes += p.listing.files[i].n_bytes;
     strcpy(report->commit, p.listing.commit);
     if (lock >= 0)
         close(lock);
-    for (size_t i = 0; i < p.n_blobs; i++)
-        free(p.blobs[i].url);
-    free(p.blobs);
+    release_blobs(&p);
     hub_listing_release(&p.listing);
     if (st == OK && !hub_cache_find(name, path))
         st = fail(err, ERR_FORMAT,

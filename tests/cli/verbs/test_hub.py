@@ -266,6 +266,40 @@ class Choice(Case):
         self.refused("org/n", "no weights")
 
 
+    def test_shards_in_folders(self):
+        """An index names its shards by paths; other safetensors of folders are other models."""
+        files, weights = story(), story()["model.safetensors"]
+        n = int.from_bytes(weights[:8], "little")
+        header = json.loads(weights[8:8 + n])
+        header.pop("__metadata__", None)
+        names, index = sorted(header), {}
+        del files["model.safetensors"]
+        for k, part in enumerate((names[::2], names[1::2])):
+            head, body = {}, b""
+            for name in part:
+                begin, end = header[name]["data_offsets"]
+                head[name] = dict(header[name], data_offsets=[len(body), len(body) + end - begin])
+                body += weights[8 + n + begin:8 + n + end]
+                index[name] = "parts/%d/model-0000%d-of-00002.safetensors" % (k, k + 1)
+            text = json.dumps(head).encode()
+            text += b" " * (-len(text) % 8)
+            files[index[part[0]]] = len(text).to_bytes(8, "little") + text + body
+        files["model.safetensors.index.json"] = json.dumps({"metadata": {}, "weight_map": index}).encode()
+        files["fp8/model.safetensors"] = b"of another"
+        self.hub.repos["org/parts"] = files
+        path, names = self.names("org/parts")
+        self.assertIn("parts", names)
+        self.assertNotIn("fp8", names)
+        p = self.gyre("run", "org/parts", "-p", "Once", "-n", "4", "--temperature", "0")
+        self.gyre("pull", "org/story")
+        self.assertEqual(p.stdout, self.gyre("run", "org/story", "-p", "Once", "-n", "4", "--temperature", "0").stdout)
+        self.assertEqual(self.names("org/parts")[0], path)
+        self.hub.repos["org/list"] = dict(files, **{"model.safetensors.index.json": b"[1]"})
+        self.refused("org/list", "array")
+        self.hub.repos["org/folders"] = {"fp8/config.json": b"{}", "fp8/model.safetensors": b"x", "a.bin": b"x"}
+        self.refused("org/folders", "in a folder of a repository")
+
+
 class Names(Case):
     def test_run_from_nothing_interrupted_twice(self):
         self.hub.pace = 4 << 20
