@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHORTEST_KEY = 8 };
+enum { SHORTEST_KEY = 8, LONGEST_KEY = 8192 }; // half of what a request's head may have
 
 struct key_digest {
     unsigned char bytes[crypto_hash_sha256_BYTES];
@@ -72,6 +72,19 @@ static void digest_of(struct str key, unsigned char *out) {
     crypto_hash_sha256(out, (const unsigned char *)key.ptr, key.len);
 }
 
+/* Whether a header field can carry the key: what cannot be sent lets nobody in. The sentence does not repeat it. */
+static enum status check_key(struct str key, struct error *err) {
+    for (size_t i = 0; i < key.len; i++) {
+        unsigned char c = (unsigned char)key.ptr[i];
+        if (c < ' ' || c == 0x7F || (c == ' ' && (i == 0 || i + 1 == key.len)))
+            return fail(err, ERR_FORMAT, "the key has %s at %zu, which no client can send",
+                        c == '\n' ? "the end of a line" : c == ' ' ? "a blank" : "a control character", i + 1);
+    }
+    return key.len <= LONGEST_KEY ? OK
+                                  : fail(err, ERR_FORMAT, "the key has %zu bytes, more than the %d that can be sent",
+                                         key.len, LONGEST_KEY);
+}
+
 /* The sentence does not repeat the word: it may be most of a key. */
 static enum status read_key(struct str word, unsigned char *digest, struct error *err) {
     struct str prefix = STR("sha256:");
@@ -89,6 +102,7 @@ static enum status read_key(struct str word, unsigned char *digest, struct error
     if (word.len < SHORTEST_KEY)
         return fail(err, ERR_FORMAT, "the key has %zu characters, fewer than %d: too easy to guess", word.len,
                     SHORTEST_KEY);
+    TRY(check_key(word, err));
     digest_of(word, digest);
     return OK;
 }
@@ -112,17 +126,24 @@ static enum status read_number(struct str name, struct str value, int64_t min, i
     return OK;
 }
 
+static enum status read_once(struct str name, bool was_read, struct str value, int64_t *out, struct error *err) {
+    return was_read ? fail(err, ERR_FORMAT, "%.*s= is given twice", (int)name.len, name.ptr)
+                    : read_number(name, value, 1, out, err);
+}
+
 static enum status read_limit(struct str word, struct key_limits *l, struct error *err) {
     const char *equals = memchr(word.ptr, '=', word.len);
     struct str name = {word.ptr, equals ? (size_t)(equals - word.ptr) : word.len};
     struct str value = equals ? (struct str){equals + 1, word.len - name.len - 1} : (struct str){"", 0};
     int64_t priority = 0;
     if (str_eq(name, STR("requests")))
-        return read_number(name, value, 1, &l->requests, err);
+        return read_once(name, l->requests != 0, value, &l->requests, err);
     if (str_eq(name, STR("tokens")))
-        return read_number(name, value, 1, &l->tokens, err);
+        return read_once(name, l->tokens != 0, value, &l->tokens, err);
     if (str_eq(name, STR("concurrency")))
-        return read_number(name, value, 1, &l->concurrency, err);
+        return read_once(name, l->concurrency != 0, value, &l->concurrency, err);
+    if (str_eq(name, STR("priority")) && l->priority)
+        return fail(err, ERR_FORMAT, "priority= is given twice");
     if (str_eq(name, STR("priority"))) {
         TRY(read_number(name, value, -INT32_MAX, &priority, err));
         l->priority = (int32_t)priority;
@@ -259,6 +280,9 @@ enum status keyring_add(struct keyring *r, const char *key, struct error *err) {
     char name[32];
     if (!*key)
         return fail(err, ERR_ARG, "--api-key: the key is empty");
+    enum status st = check_key(str_of(key), err);
+    if (st != OK)
+        return fail_within(err, st, "--api-key");
     if (r->n_keys == KEYS_MAX)
         return fail(err, ERR_ARG, "--api-key: there are more than %d keys", KEYS_MAX);
     snprintf(name, sizeof name, "key%zu", r->n_given + 1);

@@ -227,7 +227,11 @@ class Faults(unittest.TestCase):
                           ("a b/c sk-a-secret", "too easy"), ("a/b sk-a-secret",
                                                               "a name has"), ("n" * 64 + " sk-a-secret", "at most 63"),
                           ("good sk-a-secret", "was there"), ("other sk-good-secret", "the key of good"),
-                          ("a\0b sk-a-secret", "a name has"), ("a sk-a-secret priority=low", "whole number")):
+                          ("a\0b sk-a-secret", "a name has"), ("a sk-a-secret priority=low", "whole number"),
+                          ("a sk-a-secret\0x", "no client can send"), ("a sk-a-\x1b[2Jsecret", "no client can send"),
+                          ("a sk-a-secret" + "y" * 8192, "more than the 8192"),
+                          ("a sk-a-secret requests=1 requests=2", "requests= is given twice"),
+                          ("a sk-a-secret priority=1 priority=2", "priority= is given twice")):
             with tempfile.NamedTemporaryFile("w") as f:
                 f.write(good + "# nothing\n\n" + line + "\n")
                 f.flush()
@@ -239,6 +243,15 @@ class Faults(unittest.TestCase):
                 self.assertIn(f.name + ":4: ", r.stderr, line)
                 self.assertIn(why, r.stderr, line)
                 self.assertNotIn("secret", r.stderr, line)
+
+    def test_a_key_that_no_header_can_carry_is_refused(self):
+        """As of a secret that was mounted with the end of its line: every request would get 401."""
+        for key in ("sk-a-secret\n", " sk-a-secret", "sk-a-secret ", "sk-a\tsecret", "sk-a\x7fsecret"):
+            r = subprocess.run([GYRE, "serve", os.path.join(ROOT, "models/story"), "--port", "0"], capture_output=True,
+                               text=True, timeout=30, env=dict(os.environ, GYRE_API_KEY=key))
+            self.assertEqual((r.returncode, r.stderr.count("\n")), (1, 1), r.stderr)
+            self.assertIn("which no client can send", r.stderr)
+            self.assertNotIn("secret", r.stderr)
 
     def test_a_file_without_keys_does_not_open_the_server_to_all(self):
         for text in ("", "# only a comment\n\n"):
