@@ -58,6 +58,18 @@ static bool is_loopback_v4(struct str host) {
     return inet_pton(AF_INET, text, &a) == 1 && ntohl(a.s_addr) >> 24 == 127;
 }
 
+/* [::1] in any of its spellings, or [::ffff:127.0.0.1]. */
+static bool is_loopback_v6(struct str host) {
+    char text[INET6_ADDRSTRLEN];
+    struct in6_addr a;
+    if (host.len < 2 || host.len - 2 >= sizeof text || host.ptr[0] != '[' || host.ptr[host.len - 1] != ']')
+        return false;
+    memcpy(text, host.ptr + 1, host.len - 2);
+    text[host.len - 2] = '\0';
+    return inet_pton(AF_INET6, text, &a) == 1 &&
+           (IN6_IS_ADDR_LOOPBACK(&a) || (IN6_IS_ADDR_V4MAPPED(&a) && a.s6_addr[12] == 127));
+}
+
 /* Of one label: letters, digits, '-' and '_'. */
 static bool is_name(struct str host) {
     for (size_t i = 0; i < host.len; i++)
@@ -73,7 +85,7 @@ bool host_is_localhost(struct str host) {
 
 bool host_is_local(struct str host) {
     bool dotless = host.len > 0 && is_name(host);
-    return dotless || host_is_localhost(host) || str_eq(host, STR("[::1]")) || is_loopback_v4(host);
+    return dotless || host_is_localhost(host) || is_loopback_v4(host) || is_loopback_v6(host);
 }
 
 static bool is_token(struct str s) {

@@ -7,9 +7,10 @@ import unittest
 from serving import Server
 
 LOCAL = ("127.0.0.1:%d", "127.0.0.1", "localhost:%d", "LocalHost", "chat.localhost:%d", "[::1]:%d", "[::1]",
-         "127.9.8.7:%d", "gpu-box:%d", "x")
+         "[0:0:0:0:0:0:0:1]:%d", "[::0001]", "[::ffff:127.0.0.1]", "127.9.8.7:%d", "gpu-box:%d", "x")
 FOREIGN = ("evil.example:%d", "evil.example", "127.0.0.1.evil.example:%d", "localhost.evil.example",
-           "evil.localhost.example", "10.0.0.1:%d", "[::2]:%d", "[::1]x", "", "0.0.0.0:%d", "128.0.0.1", "evil.", "a b")
+           "evil.localhost.example", "10.0.0.1:%d", "[::2]:%d", "[::1]x", "[::ffff:10.0.0.1]", "[::1%%lo]", "[]", "[",
+           "", "0.0.0.0:%d", "128.0.0.1", "evil.", "a b")
 PATHS = (("GET", "/v1/models", None), ("GET", "/", None), ("GET", "/debug/requests", None), ("GET", "/health", None),
          ("GET", "/nowhere", None), ("POST", "/v1/completions", b'{"prompt": "Once", "max_tokens": 1}'),
          ("POST", "/abort_requests", b'{"abort_all": true}'), ("OPTIONS", "/v1/completions", None))
@@ -72,7 +73,7 @@ class Hosts(unittest.TestCase):
             self.assertEqual(self.ask_absolute(server, "http://" + authority + "/metrics", "localhost"), 400, authority)
 
     def test_names_that_a_flag_allows(self):
-        server = self.start("--allowed-host", "llm.example", "--allowed-host", "other.example")
+        server = self.start("--allowed-host", "llm.example", "--allowed-host", "other.example:8000")
         for host, status in (("llm.example:%d", 200), ("LLM.example", 200), ("other.example", 200),
                              ("x.llm.example", 421), ("localhost", 200), ("evil.example", 421)):
             self.assertEqual(ask(server, host)[0], status, host)
