@@ -3,8 +3,8 @@
  * it, however columns are cut and whether weights were made ready its bits are the same; nothing is read behind the
  * weights.
  *
- * Of AVX-512 VNNI, of AVX2 and of Arm's dot product, where the processor has them; skipped, and said so, where it has
- * none. */
+ * Of AVX-512 VNNI, of AMX, whose bits are the same, of AVX2 and of Arm's dot product, where the processor has them;
+ * skipped, and said so, where it has none. */
 #include "check.h"
 
 #include "backend/cpu/kernels/blocks.h"
@@ -16,19 +16,21 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { ROWS = 21, MAX_COLS = 2560, MAX_BYTES = 210, GUARD = 4 };
+enum { ROWS = 21, MAX_COLS = 2560, MAX_BYTES = 210, GUARD = 4, MOST_X = 2 * FEW_ROWS };
 
 static const struct kernels *set; // that is tested
 
 /* The sets that this processor has: with AVX-512 VNNI first. Returns false where there is no such. */
-enum { N_BASES = 3 };
-static const int n_products[N_BASES] = {22, 22, 14}; // that it has products of
+enum { N_BASES = 5 };
+static const int n_products[N_BASES] = {22, 22, 22, 22, 14}; // that it has products of
 static bool choose_set(int i) {
-    static const char *const names[N_BASES] = {"avx512", "avx2", "neon"};
+    static const char *const names[N_BASES] = {"avx512", "amx", "bf16", "avx2", "neon"};
     const struct kernels *base = kernels_find(names[i]);
     set = base ? kernels_of_blocks(base) : NULL;
     return set;
 }
+
+static int most_x(void) { return set->wide ? 2 * FEW_ROWS : FEW_ROWS; }
 
 static void skip_without_sets(int n_sets) {
     if (n_sets > 0)
@@ -105,8 +107,8 @@ static void rounded(const float *x, int64_t n, double *out) {
 
 static void multiply(const struct weight_part *part, int64_t n, const float *x, int n_x, const float *bias, bool cut,
                      float *y) {
-    static _Alignas(64) float arranged[2 * FEW_ROWS * (MAX_COLS + 128)];
-    static float partial[PARTIAL_ROWS * FEW_ROWS * MOST_LANES];
+    static _Alignas(64) float arranged[2 * MOST_X * (MAX_COLS + 128)];
+    static float partial[PARTIAL_ROWS * MOST_X * MOST_LANES];
     assert_true(arranged_floats(n) <= (int64_t)ARRAY_LEN(arranged));
     set->arrange(set->arrangement(part), x, MAX_COLS, n_x, n, arranged);
     for (int i = 0; i < n_x * (ROWS + GUARD); i++)
@@ -126,8 +128,8 @@ static void multiply(const struct weight_part *part, int64_t n, const float *x, 
 static void check_ready(const struct weight_part *part, int64_t n, const float *x, int n_x, const float *bias,
                         const float *y) {
     static float floats[(ROWS + 7) / 8 * 8 * (MAX_COLS + 64)];
-    static _Alignas(64) float arranged[2 * FEW_ROWS * (MAX_COLS + 128)];
-    float other[FEW_ROWS * (ROWS + GUARD)];
+    static _Alignas(64) float arranged[2 * MOST_X * (MAX_COLS + 128)];
+    float other[MOST_X * (ROWS + GUARD)];
     if (n_x == 1 || set->direct_groups(part) == INT_MAX) // several groups have more than one row each
         return;
     memset(floats, 0xFF, sizeof floats);
@@ -148,10 +150,25 @@ static void check_ready(const struct weight_part *part, int64_t n, const float *
         EXPECT(memcmp(other + t * (ROWS + GUARD), y + t * (ROWS + GUARD), (ROWS + GUARD) * sizeof *y) == 0);
 }
 
+/* AMX gives the bits of AVX-512 VNNI, so that a processor with it continues what one without began. */
+static void check_amx(const struct weight_part *part, int64_t n, const float *x, int n_x, const float *bias,
+                      const float *y) {
+    const struct kernels *tested = set;
+    float other[ROWS + GUARD];
+    if (strcmp(tested->name, "amx") != 0)
+        return;
+    assert_true(choose_set(0));
+    for (int t = 0; t < n_x; t++) {
+        multiply(part, n, x + t * MAX_COLS, 1, bias, true, other);
+        EXPECT(memcmp(other, y + t * (ROWS + GUARD), sizeof other) == 0);
+    }
+    set = tested;
+}
+
 /* Of n_rows < ROWS the bits are those of all. */
 static void check_fewer(struct weight_part part, int64_t n, const float *x, int n_x, const float *bias,
                         const float *all) {
-    float y[FEW_ROWS * (ROWS + GUARD)];
+    float y[MOST_X * (ROWS + GUARD)];
     part.n_rows = 1 + (int64_t)(philox_uniform(test_seed(), drawn++, 5) * (ROWS - 1));
     multiply(&part, n, x, n_x, bias, false, y);
     for (int t = 0; t < n_x; t++) {
@@ -163,9 +180,9 @@ static void check_fewer(struct weight_part part, int64_t n, const float *x, int 
 }
 
 static void check_format(const struct qformat *f, int64_t n) {
-    static float x[FEW_ROWS * MAX_COLS], weights[MAX_COLS];
-    static double rounded_x[FEW_ROWS][MAX_COLS];
-    float bias[ROWS], y[FEW_ROWS * (ROWS + GUARD)], alone[ROWS + GUARD];
+    static float x[MOST_X * MAX_COLS], weights[MAX_COLS];
+    static double rounded_x[MOST_X][MAX_COLS];
+    float bias[ROWS], y[MOST_X * (ROWS + GUARD)], alone[ROWS + GUARD];
     size_t n_bytes = (size_t)(ROWS * block_row_bytes(f, n));
     uint8_t *blocks = room(n_bytes);
     struct weight_part part = {.format = f,
@@ -175,8 +192,8 @@ static void check_format(const struct qformat *f, int64_t n) {
                                .row_stride = block_row_bytes(f, n),
                                .col_stride = 1};
     fill(f, blocks, ROWS * n / f->block_cols);
-    int n_x = 1 + (int)(philox_uniform(test_seed(), drawn++, 4) * FEW_ROWS);
-    for (int64_t i = 0; i < FEW_ROWS * MAX_COLS; i++)
+    int n_x = 1 + (int)(philox_uniform(test_seed(), drawn++, 4) * most_x());
+    for (int64_t i = 0; i < MOST_X * MAX_COLS; i++)
         x[i] = uniform() * (i % 64 < 32 ? 1 : 40);
     memset(x + 32, 0, 32 * sizeof *x);
     for (int i = 64; i < 128; i++) // as large as they get
@@ -206,6 +223,7 @@ static void check_format(const struct qformat *f, int64_t n) {
     }
     check_ready(&part, n, x, n_x, bias, y);
     check_fewer(part, n, x, n_x, bias, y);
+    check_amx(&part, n, x, n_x, bias, y);
     for (int t = 0; t < n_x; t++) {
         EXPECT(y[t * (ROWS + GUARD) + ROWS] == -7);
         multiply(&part, n, x + t * MAX_COLS, 1, bias, t % 2, alone);
@@ -264,9 +282,9 @@ static void make_extreme(const struct qformat *f, uint8_t *blocks, int64_t n) {
 }
 
 static void check_extremes(const struct qformat *f) {
-    static float x[FEW_ROWS * MAX_COLS], weights[MAX_COLS];
+    static float x[MOST_X * MAX_COLS], weights[MAX_COLS];
     static uint8_t blocks[ROWS * EXTREME_COLS / 32 * MAX_BYTES];
-    float y[FEW_ROWS * (ROWS + GUARD)], alone[ROWS + GUARD], largest[ROWS];
+    float y[MOST_X * (ROWS + GUARD)], alone[ROWS + GUARD], largest[ROWS];
     struct weight_part part = {.format = f,
                                .dtype = DT_U8,
                                .data = blocks,
@@ -282,9 +300,10 @@ static void check_extremes(const struct qformat *f) {
             largest[r] = fmaxf(largest[r], fabsf(weights[c]));
     }
     make_extreme(f, blocks, n_blocks);
-    for (int64_t k = 0; k < FEW_ROWS * MAX_COLS; k++)
+    for (int64_t k = 0; k < MOST_X * MAX_COLS; k++)
         x[k] = k / MAX_COLS % 2 ? -1 : 1;
-    multiply(&part, EXTREME_COLS, x, FEW_ROWS, NULL, false, y);
+    const int n_x = most_x();
+    multiply(&part, EXTREME_COLS, x, n_x, NULL, false, y);
     multiply(&part, EXTREME_COLS, x, 1, NULL, false, alone);
     EXPECT(memcmp(alone, y, ROWS * sizeof *y) == 0);
     for (int r = 0; r < ROWS; r++) {
@@ -292,7 +311,7 @@ static void check_extremes(const struct qformat *f) {
         f->row_to_f32(&part, r, EXTREME_COLS, weights);
         for (int c = 0; c < EXTREME_COLS; c++)
             want += (double)weights[c], size += fabs((double)weights[c]);
-        for (int t = 0; t < FEW_ROWS; t++) {
+        for (int t = 0; t < n_x; t++) {
             double got = (double)y[t * (ROWS + GUARD) + r] * (t % 2 ? -1 : 1);
             if (isfinite(want) && !(isfinite(got) && fabs(got - want) <= size * 0x1p-16))
                 fail_msg("%s, row %d of x, row %d: %.9g, wanted %.9g", f->name, t, r, got, want);

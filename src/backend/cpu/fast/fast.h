@@ -38,12 +38,12 @@ struct product {
     const struct kernels *kernels;
     const struct placed *weight;
     struct mat x;
-    float *scratch;         // product_scratch(x.width) floats, this product's until its last run
+    float *scratch;         // product_scratch(kernels, x.width) floats, this product's until its last run
     int arranged;           // which arrangement of x the scratch holds; 0 before the first run
-    const float *shared;    // x arranged for all workers, a group every arranged_floats(width) floats, or NULL ...
+    const float *shared;    // x arranged for all workers, group by group, or NULL ...
     int shared_arrangement; // ... and how
 };
-int64_t product_scratch(int64_t width);
+int64_t product_scratch(const struct kernels *k, int64_t width);
 
 /* y [x.rows, end - begin] = x times rows [begin, end), plus bias [end - begin] (may be NULL). */
 void product_rows(struct product *p, int64_t begin, int64_t end, struct mat y, const float *bias);

@@ -8,7 +8,7 @@
  *     T >= 16   floor 2 * T * out * in / 235 GFLOP/s
  * What is reached: docs/lab/cpu.md.
  *
- * Every row of x is multiplied in a group of at most FEW_ROWS by multiply_few, which sums in an order that does not
+ * Every row of x is multiplied in a group of at most group_rows by multiply_few, which sums in an order that does not
  * depend on the group: a sequence gets the same bits alone, in a batch and in any cut of its prompt. One group
  * multiplies weights as they are loaded. For several, weights are taken in pieces that stay in the second-level cache:
  * a few groups load them from there, many have them made floats first (AMX multiplies bf16 as it is for any number). */
@@ -30,8 +30,12 @@ static int64_t ready_rows(int64_t width) {
 }
 
 /* The arranged rows of a group, then their sums so far with the rows of a piece, then weights made ready. */
-int64_t product_scratch(int64_t width) {
-    return arranged_floats(width) + MOST_READY * FEW_ROWS * MOST_LANES + ready_rows(width) * arranged_cols(width);
+static int64_t group_rows(const struct kernels *k) { return k->wide ? 2 * FEW_ROWS : FEW_ROWS; }
+static int64_t group_floats(const struct kernels *k, int64_t width) {
+    return group_rows(k) / FEW_ROWS * arranged_floats(width);
+}
+int64_t product_scratch(const struct kernels *k, int64_t width) {
+    return group_floats(k, width) + MOST_READY * FEW_ROWS * MOST_LANES + ready_rows(width) * arranged_cols(width);
 }
 
 /* Rows of a part, what they add to and where the result goes. */
@@ -47,7 +51,8 @@ static struct run piece_of(const struct run *run, int64_t at, int64_t n) {
     return (struct run){run->part, run->row + at, n, run->y + at, run->y_stride, run->bias ? run->bias + at : NULL};
 }
 
-static int64_t n_groups(const struct product *p) { return (p->x.rows + FEW_ROWS - 1) / FEW_ROWS; }
+static int64_t groups_of_rows(const struct kernels *k, int64_t n) { return (n + group_rows(k) - 1) / group_rows(k); }
+static int64_t n_groups(const struct product *p) { return groups_of_rows(p->kernels, p->x.rows); }
 
 /* The first row of group g: groups are of about the same size. */
 static int64_t group_start(const struct product *p, int64_t g) { return p->x.rows * g / n_groups(p); }
@@ -61,7 +66,7 @@ static void arrange_group(const struct product *p, int arrangement, int64_t g, f
 /* Group g as weights of this arrangement want it: what all workers share, or in this worker's scratch. */
 static const float *arranged_group(struct product *p, int arrangement, int64_t g) {
     if (p->shared && p->shared_arrangement == arrangement)
-        return p->shared + g * arranged_floats(p->x.width);
+        return p->shared + g * group_floats(p->kernels, p->x.width);
     if (n_groups(p) > 1 || p->arranged != arrangement)
         arrange_group(p, arrangement, g, p->scratch);
     p->arranged = arrangement;
@@ -71,7 +76,7 @@ static const float *arranged_group(struct product *p, int arrangement, int64_t g
 /* Whether columns go by blocks, so that x stays in the first-level cache. */
 static bool goes_by_blocks(const struct product *p, const struct weight_part *part) {
     bool is_far = p->kernels->near_floats > 0 && p->x.rows > 1 && p->x.rows * p->x.width > p->kernels->near_floats;
-    return n_groups(p) > 1 || (is_far && part->format->block_cols == 0);
+    return p->x.rows > FEW_ROWS || (is_far && part->format->block_cols == 0);
 }
 
 /* All rows of x with n_cols columns of `part`, which is the run's or what was made of it, from row `row` on. */
@@ -93,23 +98,23 @@ static void multiply_groups(struct product *p, const struct run *run, const stru
             .y_stride = run->y_stride,
             .bias = run->bias,
             .near = near || g > 0,
-            .partial = goes_by_blocks(p, run->part) ? p->scratch + arranged_floats(p->x.width) : NULL,
+            .partial = goes_by_blocks(p, run->part) ? p->scratch + group_floats(p->kernels, p->x.width) : NULL,
         });
     }
 }
 
-/* Rows of a piece that goes by blocks, for several groups or one: a power of two, as tiles are. */
-static int64_t direct_rows(const struct kernels *kernels, const struct weight_part *part, int64_t n_groups) {
+/* Rows of a piece that goes by blocks, for many rows of x or few: a power of two, as tiles are. */
+static int64_t direct_rows(const struct kernels *kernels, const struct weight_part *part, int64_t n_x) {
     int64_t row_bytes = part->row_stride * (int64_t)dtype_bytes(part->dtype),
-            n = kernels->by_tiles ? MOST_TILED : MOST_READY, most_bytes = n_groups > 1 ? NEAR_BYTES : STREAM_BYTES,
-            least = n_groups > 1 ? LEAST_DIRECT : LEAST_READY;
+            n = kernels->by_tiles ? MOST_TILED : MOST_READY, most_bytes = n_x > FEW_ROWS ? NEAR_BYTES : STREAM_BYTES,
+            least = n_x > FEW_ROWS ? LEAST_DIRECT : LEAST_READY;
     while (n > least && n * row_bytes > most_bytes)
         n /= 2;
     return n;
 }
 
 static void multiply_direct(struct product *p, const struct run *run) {
-    int64_t n = goes_by_blocks(p, run->part) ? direct_rows(p->kernels, run->part, n_groups(p)) : run->n;
+    int64_t n = goes_by_blocks(p, run->part) ? direct_rows(p->kernels, run->part, p->x.rows) : run->n;
     for (int64_t r = 0; r < run->n; r += n) {
         struct run piece = piece_of(run, r, MIN(n, run->n - r));
         multiply_groups(p, &piece, piece.part, piece.row, p->x.width, false);
@@ -118,7 +123,7 @@ static void multiply_direct(struct product *p, const struct run *run) {
 
 static void multiply_ready(struct product *p, const struct run *run) {
     int64_t width = arranged_cols(p->x.width), n = p->x.rows <= FEW_ROWS ? LEAST_READY : ready_rows(p->x.width);
-    float *floats = p->scratch + arranged_floats(p->x.width) + MOST_READY * FEW_ROWS * MOST_LANES;
+    float *floats = p->scratch + group_floats(p->kernels, p->x.width) + MOST_READY * FEW_ROWS * MOST_LANES;
     for (int64_t r = 0; r < run->n; r += n) {
         struct run piece = piece_of(run, r, MIN(n, run->n - r));
         struct weight_part part = p->kernels->ready(piece.part, piece.row, piece.n, p->x.width, floats);
@@ -152,8 +157,9 @@ void deal_columns(const struct op *op, int64_t n_x, int n_workers, struct pool_r
 
 static struct need linear_need(const struct loaded *l, const struct op *op, struct bucket bucket) {
     int64_t rows = MAX(bucket.max_tokens, bucket.max_rows);
-    return (void)l, (struct need){.worker = product_scratch(op->in[0].width),
-                                  .shared = (rows + FEW_ROWS - 1) / FEW_ROWS * arranged_floats(op->in[0].width)};
+    const struct kernels *k = l->products;
+    return (struct need){.worker = product_scratch(k, op->in[0].width),
+                         .shared = groups_of_rows(k, rows) * group_floats(k, op->in[0].width)};
 }
 
 /* x of several groups is arranged once, by all workers together. */
@@ -165,7 +171,7 @@ static void share_arranged(const struct call *c, struct product *p) {
     p->shared_arrangement = p->kernels->arrangement(part);
     call_share(c, n_groups(p), 1, &begin, &end);
     for (int64_t g = begin; g < end; g++)
-        arrange_group(p, p->shared_arrangement, g, c->shared + g * arranged_floats(p->x.width));
+        arrange_group(p, p->shared_arrangement, g, c->shared + g * group_floats(p->kernels, p->x.width));
     call_barrier(c); // all of x, before anyone multiplies it
 }
 

@@ -14,8 +14,8 @@ static int64_t shared_floats(const struct op *op, struct bucket bucket) {
 }
 
 static struct need lora_need(const struct loaded *l, const struct op *op, struct bucket bucket) {
-    return (void)l, (struct need){.worker = product_scratch(MAX(op->in[1].width, op->args.lora.rank)),
-                                  .shared = shared_floats(op, bucket)};
+    return (struct need){.worker = product_scratch(l->products, MAX(op->in[1].width, op->args.lora.rank)),
+                         .shared = shared_floats(op, bucket)};
 }
 
 /* Rows [begin, end) from `begin` on that have one adapter, from 0; -1: none. */

@@ -66,7 +66,7 @@ static struct need attention_need(const struct loaded *l, const struct op *op, s
     const struct mla_args *a = &op->args.mla;
     (void)l, (void)bucket;
     return (struct need){.worker = TILE_QUERIES * (latent_width(a) + KEYS + a->rank + 2) + latent_width(a) * KEYS +
-                                   product_scratch(a->rank)};
+                                   product_scratch(l->products, a->rank)};
 }
 
 static void lay_out(const struct call *c, struct tile *t) {

@@ -32,8 +32,8 @@ static int64_t shared_floats(const struct op *op, int64_t max_tokens) {
 }
 
 static struct need moe_need(const struct loaded *l, const struct op *op, struct bucket bucket) {
-    return (void)l, (struct need){.worker = product_scratch(MAX(op->in[0].width, op->args.moe_ffn.ffn_size)),
-                                  .shared = shared_floats(op, bucket.max_tokens)};
+    return (struct need){.worker = product_scratch(l->products, MAX(op->in[0].width, op->args.moe_ffn.ffn_size)),
+                         .shared = shared_floats(op, bucket.max_tokens)};
 }
 
 static struct groups groups_of(const struct call *c, int64_t n_pairs) {

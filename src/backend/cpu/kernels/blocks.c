@@ -29,6 +29,39 @@ static const struct block_products *arranged_by(int set, int how) {
     return p;
 }
 
+/* More rows of x than FEW_ROWS, by functions that take no more: a half lies behind the other. */
+static int first_half(int n_x) { return (n_x + 1) / 2; }
+static void arrange_halves(void (*arrange)(int how, const float *x, int64_t stride, int n_x, int64_t n, float *out),
+                           int how, const float *x, int64_t stride, int n_x, int64_t n, float *out) {
+    int half = first_half(n_x);
+    arrange(how, x, stride, half, n, out);
+    arrange(how, x + half * stride, stride, n_x - half, n, out + arranged_floats(n));
+}
+static void multiply_halves(block_product *multiply, const struct few_rows *f) {
+    struct few_rows half = *f;
+    half.n_x = first_half(f->n_x);
+    multiply(&half);
+    half.y += half.n_x * f->y_stride;
+    half.n_x = f->n_x - half.n_x;
+    half.x += arranged_floats(f->n_cols);
+    multiply(&half);
+}
+static void arrange_by(int set, int how, const float *x, int64_t stride, int n_x, int64_t n, float *out) {
+    const struct block_products *own = arranged_by(set, how);
+    if (n_x > FEW_ROWS && !(own && own->wide))
+        arrange_halves(own ? own->arrange : bases[set]->arrange, how, x, stride, n_x, n, out);
+    else
+        (own ? own->arrange : bases[set]->arrange)(how, x, stride, n_x, n, out);
+}
+static void multiply_by(int set, const struct few_rows *f) {
+    const struct block_products *own = products_of(set, f->part);
+    block_product *multiply = own ? own->of(f->part) : bases[set]->multiply_few;
+    if (f->n_x > FEW_ROWS && !(own && own->wide))
+        multiply_halves(multiply, f);
+    else
+        multiply(f);
+}
+
 /* Functions of one set, which must know its base. */
 #define SET(i)                                                                                                  \
     static int arrangement_##i(const struct weight_part *part) {                                                \
@@ -36,13 +69,9 @@ static const struct block_products *arranged_by(int set, int how) {
         return (own ? own->arrangement : bases[i]->arrangement)(part);                                          \
     }                                                                                                           \
     static void arrange_##i(int how, const float *x, int64_t stride, int n_x, int64_t n, float *out) {          \
-        const struct block_products *own = arranged_by(i, how);                                                 \
-        (own ? own->arrange : bases[i]->arrange)(how, x, stride, n_x, n, out);                                  \
+        arrange_by(i, how, x, stride, n_x, n, out);                                                             \
     }                                                                                                           \
-    static void multiply_few_##i(const struct few_rows *f) {                                                    \
-        const struct block_products *own = products_of(i, f->part);                                             \
-        (own ? own->of(f->part) : bases[i]->multiply_few)(f);                                                   \
-    }                                                                                                           \
+    static void multiply_few_##i(const struct few_rows *f) { multiply_by(i, f); }                               \
     static int direct_groups_##i(const struct weight_part *part) {                                              \
         const struct block_products *own = products_of(i, part);                                                \
         return own ? own->direct_groups : bases[i]->direct_groups(part);                                        \
@@ -76,10 +105,12 @@ static const struct kernels *set_of(const struct kernels *base, const struct blo
     int i = n_sets++;
     bases[i] = base;
     products[i] = p;
-    for (; p; p = p->others)
+    sets[i] = *base;
+    for (; p; p = p->others) {
         if (p->prepare)
             p->prepare();
-    sets[i] = *base;
+        sets[i].wide |= p->wide;
+    }
     sets[i].arrangement = functions[i].arrangement;
     sets[i].arrange = functions[i].arrange;
     sets[i].multiply_few = functions[i].multiply_few;
@@ -94,7 +125,9 @@ static const struct block_products *products_over(const struct kernels *base) {
                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     if (base == &kernels_portable)
         return NULL;
-    return vnni && base != &kernels_avx2 ? &products_fp4_vnni : &products_fp4_avx2;
+    if (!vnni || base == &kernels_avx2)
+        return &products_fp4_avx2;
+    return base != &kernels_avx512 && kernels_amx() ? &products_fp4_amx : &products_fp4_vnni;
 #elif defined(__aarch64__)
     bool has_dots = getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
     return has_dots && base != &kernels_portable ? &products_dotprod : NULL;

@@ -13,6 +13,7 @@ enum {
     AVX2_ARRANGEMENTS = 210,
     DOTPROD_ARRANGEMENTS = 220,
     FP4_ARRANGEMENTS = 230,
+    AMX_ARRANGEMENTS = 240,
     ARRANGEMENTS_EACH = 10
 };
 
@@ -21,6 +22,7 @@ struct block_products {
     int arrangements;                                     // of x: the first of ARRANGEMENTS_EACH that are its own
     int (*arrangement)(const struct weight_part *part);
     void (*arrange)(int arrangement, const float *x, int64_t x_stride, int n_x, int64_t n, float *out);
+    bool wide;         // takes 2 * FEW_ROWS rows of x; others get them in halves
     int direct_groups; // of kernels.h, as is ready; NULL where that is all
     struct weight_part (*ready)(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n, float *out);
     void (*prepare)(void);               // before all others, never twice at once; NULL: nothing is to be
@@ -47,12 +49,14 @@ static inline __attribute__((always_inline)) int bytes_of_block(const enum qform
     }
 }
 
-/* The set `base` with the products of the best instructions that it stands for: AVX-512 VNNI, or AVX2 over the set of
- * that name and where the processor lacks them; Arm's dot product. NULL: there are none. */
+/* The set `base` with the products of the best instructions that it stands for: AMX over its set and that of bf16 where
+ * the processor has it; AVX-512 VNNI, or AVX2 over the set of that name and where the processor lacks them; Arm's dot
+ * product. NULL: there are none. */
 const struct kernels *kernels_of_blocks(const struct kernels *base);
 
 #if defined(__x86_64__)
-extern const struct block_products products_vnni, products_avx2, products_fp4_vnni, products_fp4_avx2;
+extern const struct block_products products_vnni, products_amx, products_avx2, products_fp4_vnni, products_fp4_amx,
+    products_fp4_avx2;
 #elif defined(__aarch64__)
 extern const struct block_products products_dotprod;
 #endif

@@ -18,7 +18,7 @@ struct few_rows {
     const struct weight_part *part; // with direct_groups
     int64_t row, n_rows, n_cols;
     const float *x; // as arrange() wrote them
-    int n_x;        // 1 .. FEW_ROWS
+    int n_x;        // 1 .. FEW_ROWS, or 2 * FEW_ROWS where a set is wide
     float *y;
     int64_t y_stride;
     const float *bias;
@@ -69,6 +69,7 @@ struct kernels {
     /* In how many groups of FEW_ROWS rows multiply_few should meet the part as it is stored, at most; weights for more
      * of them, and those of formats with 0, are made ready. */
     int (*direct_groups)(const struct weight_part *part);
+    bool wide;     // arrange and multiply_few take 2 * FEW_ROWS rows, out and x [2 * arranged_floats(n)]
     bool rounds;   // activations that meet bf16 weights are rounded to bf16
     bool by_tiles; // multiply_few wants many rows of weights and no `partial`
     /* Rows of x of more floats than these go by blocks of columns, and want `partial`, in one group too; 0: never. */

@@ -319,9 +319,9 @@ static void multiply_few(const struct few_rows *f) {
 
 /* The processor has tiles, and the system, which must be asked once, lets this process use them. */
 static bool may_use_tiles(void) {
-    enum { TILE_DATA = 18, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };
+    enum { TILE_DATA = 18, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 };
     unsigned a, b, c, d;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & AMX_BF16) || !(d & AMX_TILE))
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & AMX_BF16) || !(d & AMX_TILE) || !(d & AMX_INT8))
         return false;
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
 }

@@ -70,4 +70,10 @@ const struct block_products products_fp4_vnni = {.of = fp4_product_of,
                                                  .arrange = fp4_arrange,
                                                  .direct_groups = INT_MAX,
                                                  .others = &products_vnni};
+const struct block_products products_fp4_amx = {.of = fp4_product_of,
+                                                .arrangements = FP4_ARRANGEMENTS,
+                                                .arrangement = fp4_arrangement,
+                                                .arrange = fp4_arrange,
+                                                .direct_groups = INT_MAX,
+                                                .others = &products_amx};
 #endif

@@ -2,14 +2,17 @@
  * rows of weights by sixteens. One row of x meets them as they are stored, several meet them made ready, for many rows
  * of x once. */
 #if defined(__x86_64__)
-#include "backend/cpu/kernels/tiles_vnni.h"
+#include "backend/cpu/kernels/vnni/tiles.h"
 
 #include "base/status.h"
 
 #include <limits.h>
 #include <math.h>
 
-enum { BY_BYTES = VNNI_ARRANGEMENTS };
+enum {
+    BY_BYTES = VNNI_ARRANGEMENTS,
+    LEAST_TILED = FEW_ROWS + 1 // rows of x that tiles are faster for, where codes are made ready for each time
+};
 
 /* ---- activations ---- */
 
@@ -69,6 +72,47 @@ static const struct qformat ready_formats[N_QFORMATS] = {
 #undef ROW
 };
 
+/* ---- tiles ---- */
+
+/* Part i of a step: a vector of weights serves as many products as there are rows of x, whose bytes are broadcast from
+ * memory. */
+static ALWAYS_INLINE void multiply_part(const struct tile_kind kind, const int n_x, const __m512i *w, const float *x,
+                                        const int i, __m512 y[FEW_ROWS]) {
+    const int vectors = SIXTEEN / kind.parts;
+    __m512i sum[FEW_ROWS];
+    UNROLL for (int t = 0; t < n_x; t++) sum[t] =
+        kind.offset_bits < 0 ? _mm512_setzero_si512()
+                             : _mm512_slli_epi32(taken_of(x + t * X_FLOATS, kind.parts, i), (unsigned)kind.offset_bits);
+    UNROLL for (int k = i * vectors; k < (i + 1) * vectors; k++) {
+        __m512i codes = _mm512_loadu_si512(w + k);
+        UNROLL for (int t = 0; t < n_x; t++) {
+            const int32_t *four = (const int32_t *)(const void *)(x + t * X_FLOATS + k);
+            sum[t] = _mm512_dpbusd_epi32(sum[t], codes, _mm512_set1_epi32(*four));
+        }
+    }
+    __m512 scale = _mm512_loadu_ps(w + SIXTEEN + i),
+           less = kind.min ? _mm512_loadu_ps(w + SIXTEEN + kind.parts + i) : scale;
+    UNROLL for (int t = 0; t < n_x; t++) y[t] =
+        add_part(kind.min, kind.parts, sum[t], scale, less, x + t * X_FLOATS, i, y[t]);
+}
+
+static ALWAYS_INLINE void multiply_steps(const struct tile_kind kind, const int n_x, const struct tile *tile) {
+    const int vectors = SIXTEEN + kind.parts * (kind.min ? 2 : 1);
+    const __m512i *w = tile->w;
+    const float *x = tile->x;
+    const uint8_t *ahead = tile->ahead, *to = ahead;
+    __m512 y[FEW_ROWS];
+    UNROLL for (int t = 0; t < n_x; t++) y[t] = tile->y[t];
+    for (int64_t s = 0; s < tile->n_steps; s++, w += vectors, x += n_x * X_FLOATS) {
+        for (to += tile->ahead_bytes; ahead < to; ahead += 64)
+            _mm_prefetch((const char *)ahead, _MM_HINT_T1);
+        UNROLL for (int i = 0; i < kind.parts; i++) multiply_part(kind, n_x, w, x, i, y);
+    }
+    UNROLL for (int t = 0; t < n_x; t++) tile->y[t] = y[t];
+}
+
+static const struct tile_products tiles_by_vnni = {.multiply = multiply_tile};
+
 /* ---- rows of weights ---- */
 
 /* The sixteen at row r of n: the last one begins sixteen rows before the end, and some rows are computed twice. */
@@ -100,27 +144,27 @@ static void put_all(const struct few_rows *f, int64_t r, const __m512 *y) {
 
 static int64_t n_steps(int64_t n_cols) { return (n_cols + STEP - 1) / STEP; }
 
-static void multiply_ready(const struct few_rows *f) {
+static void multiply_ready(const struct tile_products *tiles, const struct few_rows *f) {
     const enum qformat_id id = f->part->format->id;
     const int64_t steps = n_steps(f->part->row_stride);
     struct tile tile = {.w = f->part->data, .n_steps = steps, .x = f->x};
     for (int64_t r = 0; r < f->n_rows; r += SIXTEEN, tile.w += steps * step_vectors(id)) {
-        __m512 y[FEW_ROWS] = {0};
+        __m512 y[MOST_X] = {0};
         tile.y = y;
-        multiply_tile(id, f->n_x, &tile);
+        tiles->multiply(id, f->n_x, &tile);
         put_all(f, r, y);
     }
 }
 
 /* Weights as they are stored, made ready by pieces that stay in the first-level cache. */
-static void multiply_several(const struct few_rows *f) {
+static void multiply_several(const struct tile_products *tiles, const struct few_rows *f) {
     enum { PIECE = 4, MOST_VECTORS = SIXTEEN + 2 * MOST_PARTS }; // steps
     const struct qformat *format = f->part->format;
     const int64_t stride = f->part->row_stride;
     __m512i ready[PIECE * MOST_VECTORS];
     for (int64_t r = 0; r < f->n_rows; r += SIXTEEN) {
         const uint8_t *p = (const uint8_t *)f->part->data + (f->row + sixteen_start(r, f->n_rows)) * stride;
-        __m512 y[FEW_ROWS] = {0};
+        __m512 y[MOST_X] = {0};
         struct tile tile = {.w = ready, .x = f->x, .y = y};
         if (!f->near) {
             tile.ahead = p + far_ahead(stride);
@@ -128,9 +172,9 @@ static void multiply_several(const struct few_rows *f) {
         }
         for (int64_t c = 0; c < f->n_cols; c += PIECE * STEP) {
             int64_t n = MIN(f->n_cols - c, PIECE * STEP);
-            functions_of(format->id)->ready(p + block_row_bytes(format, c), stride, f->n_rows, n, ready);
+            functions_of(format->id)->ready(p + block_row_bytes(format, c), stride, f->n_rows, n, tiles->begin, ready);
             tile.n_steps = n_steps(n);
-            multiply_tile(format->id, f->n_x, &tile);
+            tiles->multiply(format->id, f->n_x, &tile);
             tile.x += tile.n_steps * f->n_x * X_FLOATS;
             tile.ahead += tile.n_steps * tile.ahead_bytes;
         }
@@ -138,38 +182,74 @@ static void multiply_several(const struct few_rows *f) {
     }
 }
 
-static void multiply(const struct few_rows *f) {
-    if (f->part->format == &ready_formats[f->part->format->id])
-        multiply_ready(f);
-    else if (f->n_x == 1)
+static void multiply_by(const struct tile_products *tiles, const struct few_rows *f) {
+    const enum qformat_id id = f->part->format->id;
+    bool is_ready = f->part->format == &ready_formats[id];
+    if (f->n_x == 1 && !is_ready) {
         multiply_one(f);
+        return;
+    }
+    if (tiles->begin)
+        tiles->begin(id, f->n_x);
+    if (is_ready)
+        multiply_ready(tiles, f);
     else
-        multiply_several(f);
+        multiply_several(tiles, f);
+    if (tiles->end)
+        tiles->end();
 }
 
-static block_product *product_of(const struct weight_part *part) {
-    return functions_of(part->format->id) ? multiply : NULL;
+static void multiply_vnni(const struct few_rows *f) { multiply_by(&tiles_by_vnni, f); }
+static void multiply_amx(const struct few_rows *f) {
+    bool is_ready = f->part->format == &ready_formats[f->part->format->id];
+    multiply_by(f->n_x < LEAST_TILED && !is_ready ? &tiles_by_vnni : &tiles_by_amx, f);
+}
+
+static block_product *product_by_vnni(const struct weight_part *part) {
+    return functions_of(part->format->id) ? multiply_vnni : NULL;
+}
+static block_product *product_by_amx(const struct weight_part *part) {
+    return functions_of(part->format->id) && n_parts(part->format->id) == 2 ? multiply_amx : NULL;
 }
 
 static int arrangement(const struct weight_part *part) { return (void)part, BY_BYTES; }
+static int arrangement_for_amx(const struct weight_part *part) { return (void)part, AMX_ARRANGEMENTS; }
 
-static struct weight_part make_ready(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n,
-                                     float *out) {
+static struct weight_part make_codes(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n,
+                                     bool is_signed, float *out) {
     const enum qformat_id id = part->format->id;
     const int64_t sixteen = n_steps(n) * step_vectors(id);
     const uint8_t *w = (const uint8_t *)part->data + row * part->row_stride;
     __m512i *to = (__m512i *)(void *)out;
     for (int64_t r = 0; r < n_rows; r += SIXTEEN, to += sixteen)
-        functions_of(id)->ready(w + sixteen_start(r, n_rows) * part->row_stride, part->row_stride, n_rows, n, to);
+        functions_of(id)->ready(w + sixteen_start(r, n_rows) * part->row_stride, part->row_stride, n_rows, n, is_signed,
+                                to);
     return (struct weight_part){
         .format = &ready_formats[id], .dtype = DT_U8, .data = out, .n_rows = n_rows, .row_stride = n, .col_stride = 1};
 }
 
-const struct block_products products_vnni = {.of = product_of,
+static struct weight_part make_ready(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n,
+                                     float *out) {
+    return make_codes(part, row, n_rows, n, false, out);
+}
+static struct weight_part make_signed(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n,
+                                      float *out) {
+    return make_codes(part, row, n_rows, n, true, out);
+}
+
+const struct block_products products_vnni = {.of = product_by_vnni,
                                              .arrangements = VNNI_ARRANGEMENTS,
                                              .arrangement = arrangement,
                                              .arrange = arrange,
                                              .direct_groups = 1,
                                              .ready = make_ready,
                                              .others = &products_avx2};
+const struct block_products products_amx = {.of = product_by_amx,
+                                            .arrangements = AMX_ARRANGEMENTS,
+                                            .arrangement = arrangement_for_amx,
+                                            .arrange = arrange,
+                                            .wide = true,
+                                            .direct_groups = 1,
+                                            .ready = make_signed,
+                                            .others = &products_vnni};
 #endif

@@ -20,10 +20,10 @@
 #define RARE_BLOCKS(X) X(Q2_K) X(Q3_K) X(IQ4_XS) X(TQ2_0)
 
 /* Of sixteen rows, `stride` bytes apart: their products with one row of x, as arranged; and n_cols columns of them made
- * ready, where of n_rows < 16 the last one stands for those behind. */
+ * ready, where of n_rows < 16 the last one stands for those behind; signed: codes without the format's offset. */
 struct sixteen_functions {
     __m512 (*one)(const uint8_t *p, int64_t stride, const float *x, int64_t n_cols, bool near);
-    void (*ready)(const uint8_t *p, int64_t stride, int64_t n_rows, int64_t n_cols, __m512i *out);
+    void (*ready)(const uint8_t *p, int64_t stride, int64_t n_rows, int64_t n_cols, bool is_signed, __m512i *out);
 };
 #define X(id) extern const struct sixteen_functions sixteen_##id;
 SMALL_BLOCKS(X)
@@ -31,8 +31,27 @@ LARGE_BLOCKS(X)
 RARE_BLOCKS(X)
 #undef X
 
+struct tile {
+    const __m512i *w; // made ready
+    int64_t n_steps;
+    const float *x;       // as arranged: [n_steps][n_x][X_FLOATS]
+    __m512 *y;            // [n_x], which is added to
+    const uint8_t *ahead; // fetched meanwhile, ahead_bytes of them a step: all at once they would be more lines than
+    int64_t ahead_bytes;  // the core can have under way
+};
+
+/* What multiplies tiles, signed ones if it has begin, all of one format and n_x between begin and end, which may be
+ * NULL. The bits are the same. */
+struct tile_products {
+    void (*begin)(enum qformat_id id, int n_x);
+    void (*multiply)(enum qformat_id id, int n_x, const struct tile *tile);
+    void (*end)(void);
+};
+extern const struct tile_products tiles_by_amx;
+
 enum {
-    X_FLOATS = 32, // of a step of one row of x; these of its floats are:
+    MOST_X = 2 * FEW_ROWS, // rows of x, by AMX
+    X_FLOATS = 32,         // of a step of one row of x; these of its floats are:
     X_SCALE = 16,
     X_MIN = 18,
     X_TAKEN_QUARTERS = 20,

@@ -162,9 +162,10 @@ static ALWAYS_INLINE __m512 one_sixteen(const enum qformat_id f, const uint8_t *
 
 /* ---- sixteen rows made ready ---- */
 
-/* 64 columns of each of sixteen rows as vectors of four columns of all. */
+/* 64 columns of each of sixteen rows as vectors of four columns of all; signed: without the format's offset. */
 static ALWAYS_INLINE void turn_codes(const enum qformat_id f, const uint8_t *p, int64_t stride, const int k,
-                                     const bool whole, __m512i out[SIXTEEN]) {
+                                     const bool whole, const bool is_signed, __m512i out[SIXTEEN]) {
+    const __m512i less = _mm512_set1_epi8(offset_bits(f) < 0 ? 0 : (char)(1 << MAX(offset_bits(f), 0)));
     __m512i by_four[4][4]; // [j][g]: of rows 4 g to 4 g + 3 columns 4 j to 4 j + 3 of each 16
     UNROLL for (int g = 0; g < 4; g++) {
         __m512i v[4];
@@ -177,16 +178,19 @@ static ALWAYS_INLINE void turn_codes(const enum qformat_id f, const uint8_t *p, 
     UNROLL for (int j = 0; j < 4; j++) {
         __m512i quarters[4];
         turn_quarters(by_four[j], quarters);
+        if (is_signed)
+            UNROLL for (int q = 0; q < 4; q++) quarters[q] = _mm512_sub_epi8(quarters[q], less);
         UNROLL for (int q = 0; q < 4; q++) _mm512_storeu_si512(out + 4 * q + j, quarters[q]);
     }
 }
 
 /* A step: codes, then scales, then mins. */
 static ALWAYS_INLINE void ready_step(const enum qformat_id f, const uint8_t *p, int64_t stride, const int k,
-                                     const bool whole, const struct packed_scales *packed, __m512i *out) {
+                                     const bool whole, const bool is_signed, const struct packed_scales *packed,
+                                     __m512i *out) {
     const int parts = n_parts(f);
     struct step_scales s = {0};
-    turn_codes(f, p, stride, k, whole, out);
+    turn_codes(f, p, stride, k, whole, is_signed, out);
     step_scales(f, p, stride, k, whole, packed, &s);
     UNROLL for (int i = 0; i < parts; i++) {
         _mm512_storeu_ps(out + SIXTEEN + i, s.scale[i]);
@@ -204,7 +208,7 @@ static inline const uint8_t *copied_rows(const uint8_t *p, int64_t stride, int64
 }
 
 static ALWAYS_INLINE void ready_sixteen(const enum qformat_id f, const uint8_t *p, int64_t stride, int64_t n_rows,
-                                        int64_t n_cols, __m512i *out) {
+                                        int64_t n_cols, bool is_signed, __m512i *out) {
     const int bytes = bytes_of_block(f), cols = cols_of_block(f), each = MAX(cols / STEP, 1);
     const int most = cols == 256 ? bytes : 2 * bytes, vectors = step_vectors(f);
     uint8_t copies[SIXTEEN][MOST_BLOCK_BYTES];
@@ -220,10 +224,11 @@ static ALWAYS_INLINE void ready_sixteen(const enum qformat_id f, const uint8_t *
         if (cols == 256)
             packed_scales(f, from, from_stride, &packed);
         if (!whole) {
-            ready_step(f, from, from_stride, 0, false, &packed, out);
+            ready_step(f, from, from_stride, 0, false, is_signed, &packed, out);
             return;
         }
-        UNROLL for (int k = 0; k < each; k++, out += vectors) ready_step(f, from, from_stride, k, true, &packed, out);
+        UNROLL for (int k = 0; k < each; k++, out += vectors)
+            ready_step(f, from, from_stride, k, true, is_signed, &packed, out);
     }
 }
 
@@ -231,7 +236,8 @@ static ALWAYS_INLINE void ready_sixteen(const enum qformat_id f, const uint8_t *
     static __m512 one_##id(const uint8_t *p, int64_t stride, const float *x, int64_t n_cols, bool near) {    \
         return one_sixteen(QFORMAT_##id, p, stride, x, n_cols, near);                                        \
     }                                                                                                        \
-    static void ready_##id(const uint8_t *p, int64_t stride, int64_t n_rows, int64_t n_cols, __m512i *out) { \
-        ready_sixteen(QFORMAT_##id, p, stride, n_rows, n_cols, out);                                         \
+    static void ready_##id(const uint8_t *p, int64_t stride, int64_t n_rows, int64_t n_cols, bool is_signed, \
+                           __m512i *out) {                                                                   \
+        ready_sixteen(QFORMAT_##id, p, stride, n_rows, n_cols, is_signed, out);                              \
     }                                                                                                        \
     const struct sixteen_functions sixteen_##id = {one_##id, ready_##id};
