@@ -1,7 +1,8 @@
 /* test_blocks.c - GGUF's block types: their reference gives the floats of the Python package gguf bit by bit, of random
  * and of extreme blocks, and rows of them can be cut as other weights can.
  *
- * tests/data/gguf/blocks.json has the digests; tools/fixtures/gguf_blocks.py wrote it and says how blocks are made. */
+ * tests/data/gguf/blocks.json.xz has the digests; tools/fixtures/gguf_blocks.py wrote it and says how blocks are
+ * made. */
 #include "check.h"
 
 #include "base/json/json.h"
@@ -63,7 +64,7 @@ static void every_type_gives_the_bits_of_an_independent_reader(void **state) {
     const char *name;
     json_t *type;
     size_t n_types = 0;
-    EXPECT_OK(jv_load("tests/data/gguf/blocks.json", 1 << 20, 0, &all, &err), err);
+    EXPECT_OK(jv_load("build/data/gguf/blocks.json", 1 << 20, 0, &all, &err), err);
     json_object_foreach(all, name, type) {
         const struct qformat *f = format_named(name);
         const json_t *wanted = json_object_get(type, "crc32");
