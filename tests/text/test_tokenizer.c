@@ -11,7 +11,6 @@
 #include "text/tokenizer.h"
 
 #define FILES "build/data/tokenizers/"
-#define VECTORS "tests/data/tokenizers/"
 
 static json_t *load(const char *path) {
     struct error err;
@@ -110,53 +109,53 @@ static void check_vectors(const char *file, const char *folder, const char *vect
 
 static void qwen3_gives_the_published_ids(void **state) {
     (void)state;
-    check_vectors("qwen3", VECTORS, "qwen3/vectors_llama_cpp.json"); // the folder, with its tokenizer_config.json
-    check_vectors("qwen3/tokenizer.json", VECTORS, "qwen3/vectors_tokenizers_js.json");
+    check_vectors("qwen3", FILES, "qwen3/vectors_llama_cpp.json"); // the folder, with its tokenizer_config.json
+    check_vectors("qwen3/tokenizer.json", FILES, "qwen3/vectors_tokenizers_js.json");
 }
 
 static void llama_3_gives_the_published_ids(void **state) {
     (void)state;
-    check_vectors("llama-3/tokenizer.json", VECTORS, "llama-3/vectors_llama_cpp.json");
-    check_vectors("llama-3", VECTORS, "llama-3/vectors_swift.json");
-    check_vectors("llama-3/tokenizer.json", VECTORS, "llama-3/vectors_tokenizers_js.json");
+    check_vectors("llama-3/tokenizer.json", FILES, "llama-3/vectors_llama_cpp.json");
+    check_vectors("llama-3", FILES, "llama-3/vectors_swift.json");
+    check_vectors("llama-3/tokenizer.json", FILES, "llama-3/vectors_tokenizers_js.json");
 }
 
 static void llama_2_gives_the_published_ids(void **state) {
     (void)state;
-    check_vectors("llama-2/tokenizer.json", VECTORS, "llama-2/vectors_llama_cpp.json");
-    check_vectors("llama-2", VECTORS, "llama-2/vectors_swift.json");
-    check_vectors("llama-2/tokenizer.json", VECTORS, "llama-2/vectors_tokenizers_js.json");
+    check_vectors("llama-2/tokenizer.json", FILES, "llama-2/vectors_llama_cpp.json");
+    check_vectors("llama-2", FILES, "llama-2/vectors_swift.json");
+    check_vectors("llama-2/tokenizer.json", FILES, "llama-2/vectors_tokenizers_js.json");
 }
 
 static void gpt_2_gives_the_published_ids(void **state) {
     (void)state;
-    check_vectors("gpt-2/tokenizer.json", VECTORS, "gpt-2/vectors_llama_cpp.json");
-    check_vectors("gpt-2/tokenizer.json", VECTORS, "gpt-2/vectors_tokenizers_js.json");
+    check_vectors("gpt-2/tokenizer.json", FILES, "gpt-2/vectors_llama_cpp.json");
+    check_vectors("gpt-2/tokenizer.json", FILES, "gpt-2/vectors_tokenizers_js.json");
     check_vectors("gpt-2/tokenizer.json", FILES, "gpt-2/vectors_long.json");
 }
 
 static void bert_gives_the_published_ids(void **state) {
     (void)state;
-    check_vectors("bert-base-uncased/tokenizer.json", VECTORS, "bert-base-uncased/vectors_llama_cpp.json");
-    check_vectors("bert-base-uncased/tokenizer.json", VECTORS, "bert-base-uncased/vectors_swift.json");
-    check_vectors("bert-base-uncased/tokenizer.json", VECTORS, "bert-base-uncased/vectors_tokenizers_js.json");
+    check_vectors("bert-base-uncased/tokenizer.json", FILES, "bert-base-uncased/vectors_llama_cpp.json");
+    check_vectors("bert-base-uncased/tokenizer.json", FILES, "bert-base-uncased/vectors_swift.json");
+    check_vectors("bert-base-uncased/tokenizer.json", FILES, "bert-base-uncased/vectors_tokenizers_js.json");
 }
 
 static void albert_gives_the_published_ids(void **state) {
     (void)state;
-    check_vectors("albert/tokenizer.json", VECTORS, "albert/vectors_tokenizers_js.json");
+    check_vectors("albert/tokenizer.json", FILES, "albert/vectors_tokenizers_js.json");
 }
 
 static void sentencepiece_files_give_what_their_json_gives(void **state) {
     (void)state;
-    check_vectors("llama-2/tokenizer.model", VECTORS, "llama-2/vectors_llama_cpp.json");
-    check_vectors("llama-2/tokenizer.model", VECTORS, "llama-2/vectors_swift.json");
-    check_vectors("llama-2/tokenizer.model", VECTORS, "llama-2/vectors_tokenizers_js.json");
+    check_vectors("llama-2/tokenizer.model", FILES, "llama-2/vectors_llama_cpp.json");
+    check_vectors("llama-2/tokenizer.model", FILES, "llama-2/vectors_swift.json");
+    check_vectors("llama-2/tokenizer.model", FILES, "llama-2/vectors_tokenizers_js.json");
 }
 
 static void ranks_give_the_published_ids(void **state) {
     (void)state;
-    check_vectors("o200k/o200k_base.tiktoken", VECTORS, "o200k/vectors_tokenizers_js.json");
+    check_vectors("o200k/o200k_base.tiktoken", FILES, "o200k/vectors_tokenizers_js.json");
     check_vectors("o200k", FILES, "o200k/vectors_long.json"); // the folder, in which the ranks are found
 }
 
