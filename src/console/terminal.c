@@ -4,6 +4,7 @@
 #include "base/status.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -11,11 +12,7 @@
 
 bool terminal_is(FILE *stream) { return isatty(fileno(stream)) == 1; }
 
-void terminal_print(FILE *stream, struct str text) {
-    if (!terminal_is(stream)) {
-        fwrite(text.ptr, 1, text.len, stream);
-        return;
-    }
+static void print_harmless(FILE *stream, struct str text) {
     for (size_t i = 0; i < text.len;) {
         int32_t cp;
         int n = utf8_decode(text.ptr + i, text.len - i, &cp);
@@ -25,6 +22,24 @@ void terminal_print(FILE *stream, struct str text) {
             fwrite(text.ptr + i, 1, (size_t)n, stream);
         i += (size_t)n;
     }
+}
+
+void terminal_print(FILE *stream, struct str text) {
+    if (terminal_is(stream))
+        print_harmless(stream, text);
+    else
+        fwrite(text.ptr, 1, text.len, stream);
+}
+
+void terminal_say(FILE *stream, const char *format, ...) {
+    char line[8192];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    print_harmless(stream, (struct str){line, (size_t)MIN(MAX(n, 0), (int)sizeof line - 1)});
+    if (n >= (int)sizeof line)
+        fputc('\n', stream);
 }
 
 int terminal_width(FILE *stream) {

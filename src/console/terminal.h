@@ -15,6 +15,10 @@ bool terminal_is(FILE *stream);
  * characters. */
 void terminal_print(FILE *stream, struct str text);
 
+/* Writes a line of ours that quotes a name. What would steer a terminal becomes '?' everywhere: a log is looked at on
+ * one. */
+void terminal_say(FILE *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 /* Columns of the terminal behind stream: $COLUMNS, else what the terminal says, else 80; 20 to 1000. */
 int terminal_width(FILE *stream);
 

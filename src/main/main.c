@@ -1,4 +1,5 @@
 /* main.c - the gyre command: finds the verb, reads its flags and hands over. One file a verb. */
+#include "console/terminal.h"
 #include "main/flags/help.h"
 #include "main/model/model_path.h"
 #include "main/model/model_pull.h"
@@ -45,13 +46,13 @@ static int no_verb(const char *name, const char *next) {
     bool names_model = strcmp(name, "-m") == 0 || strcmp(name, "--model") == 0;
     if (names_model || (!near && model_path_is_likely(name))) {
         const char *model = names_model ? next ? next : "MODEL" : name;
-        fprintf(stderr, "gyre: a verb comes first, then the model, without a flag: gyre run %s, or gyre serve %s\n",
-                model, model);
+        terminal_say(stderr, "gyre: a verb comes first, then the model, without a flag: gyre run %s, ", model);
+        terminal_say(stderr, "or gyre serve %s\n", model);
     } else if (name[0] == '-') {
-        fprintf(stderr, "gyre: a verb comes first, and flags behind it, as in: gyre run MODEL %s\n", name);
+        terminal_say(stderr, "gyre: a verb comes first, and flags behind it, as in: gyre run MODEL %s\n", name);
     } else {
-        fprintf(stderr, "gyre: there is no verb %s%s%s%s\n", name, near ? "; did you mean " : "", near ? near : "",
-                near ? "?" : "");
+        terminal_say(stderr, "gyre: there is no verb %s%s%s%s\n", name, near ? "; did you mean " : "",
+                     near ? near : "", near ? "?" : "");
     }
     fprintf(stderr, "The verbs are listed by: gyre help\n");
     return 2;

@@ -6,6 +6,7 @@
 #include "api/api.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "console/terminal.h"
 #include "engine/roles/roles.h"
 #include "main/flags/adapter_flags.h"
 #include "main/flags/engine_flags.h"
@@ -329,10 +330,10 @@ static enum status open_server(struct server *s, const char *model, struct error
 
 static void announce(const struct server *s, double seconds) {
     const struct gyre_info *info = service_info(s->api->service);
-    fprintf(stderr, "%s: %lld tokens of context, cache for %lld tokens, ready after %.2f s\n", s->api->options.names[0],
-            (long long)info->max_model_len, (long long)info->kv_cache_tokens, seconds);
+    terminal_say(stderr, "%s: %lld tokens of context, cache for %lld tokens, ready after %.2f s\n",
+                 s->api->options.names[0], (long long)info->max_model_len, (long long)info->kv_cache_tokens, seconds);
     if (opt.uds)
-        fprintf(stderr, "listening on %s\n", opt.uds);
+        terminal_say(stderr, "listening on %s\n", opt.uds);
     else
         fprintf(stderr, "listening on %s://%s:%d\n", opt.tls_cert ? "https" : "http", opt.host,
                 http_port(s->api->http));

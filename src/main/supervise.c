@@ -1,6 +1,7 @@
 /* supervise.c - see supervise.h. */
 #include "main/supervise.h"
 
+#include "console/terminal.h"
 #include "main/model/device_warnings.h"
 
 #include <poll.h>
@@ -102,7 +103,7 @@ static void reload_keys(struct api *api, const char *path) {
     if (!path)
         return;
     if (keyring_load(api->options.keyring, path, &err) == OK)
-        fprintf(stderr, "%s: its keys are taken over\n", path);
+        terminal_say(stderr, "%s: its keys are taken over\n", path);
     else
         fprintf(stderr, "%s; the keys stay as they were\n", err.text);
 }

@@ -91,6 +91,24 @@ class Models(Case):
                 self.clean(on_a_terminal("info", bad), SAFE)
 
 
+    def test_words_of_the_command_line_and_a_folders_name(self):
+        for words in (["x" + EVIL], ["-m", EVIL], ["-x" + EVIL], ["help", "x" + EVIL], ["run", "/no/" + EVIL]):
+            self.clean(on_a_terminal(*words), SAFE)
+        with tempfile.TemporaryDirectory() as folder:  # whose name is the model's: as an archive had it
+            model = os.path.join(folder, "model" + EVIL)
+            shutil.copytree(os.path.join(serving.ROOT, "models/story"), model)
+            p = subprocess.Popen([serving.GYRE, "serve", model, "--device", "toy", "--port", "0"],
+                                 stderr=subprocess.PIPE, text=True)
+            said = ""
+            while "listening" not in said:
+                line = p.stderr.readline()
+                self.assertTrue(line, said)
+                said += line
+            p.terminate()
+            said += p.communicate(timeout=60)[1]
+            self.clean(said, "model" + SAFE + ": ")
+
+
 class Servers(Case):
     def test_the_name_of_a_model_and_an_error(self):
         with FakeServer(lambda h, b: h.reply(400, {"error": {"message": "bad " + EVIL}}), models=["model" + EVIL]) as s:
