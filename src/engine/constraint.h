@@ -32,8 +32,9 @@ struct gyre_grammar {
     void *split_context;
 };
 
-/* Jump-forward: what must come is put into the sequence at once, so many tokens at most. */
-enum { MAX_FORCED = 32 };
+/* Jump-forward: what must come is put into the sequence at once, so many tokens at most; beside other sequences a step
+ * computes so few tokens of one that it is a graph (backend/cuda/step/graphs.c). */
+enum { MAX_FORCED = 32, FEW_TOKENS = 8 };
 
 /* Of one sequence. From give to await it is the helper's. */
 struct constraint {

@@ -188,20 +188,21 @@ static void append(struct gyre *g, struct request *r, const struct gyre_event *e
         engine_end(g, r, GYRE_LENGTH, NULL);
 }
 
-/* What must come is known from now on, which may be before any step of the request was collected. */
-static void publish_forced(struct gyre *g, struct request *r) {
+/* The next n tokens that must come are known from now on, maybe before any step of the request was collected. */
+static void publish_forced(struct gyre *g, struct request *r, int n) {
     struct constraint *c = r->constraint;
     static const struct sample_result no_result;
     int64_t now_us = clock_us();
-    for (int i = c->n_put; i < c->n_forced && !r->ended; i++) {
+    for (int end = c->n_put + n; c->n_put < end && !r->ended; c->n_put++) {
         struct gyre_event *e = new_event(g, r, GYRE_TOKEN, &no_result);
         e->position = r->sequence.n_known;
-        e->token = c->forced[i];
+        e->token = c->forced[c->n_put];
         e->stops = is_stop(r, e->token);
         append(g, r, e, now_us);
         g->n_forced_tokens++;
     }
-    c->n_forced = c->n_put = 0;
+    if (r->ended || c->n_put == c->n_forced)
+        c->n_forced = c->n_put = 0;
 }
 
 /* A token was drawn. Where it had to come, what comes behind it is known as well, or the mask is; else the grammar is
@@ -328,19 +329,29 @@ static int forced_left(const struct gyre *g, const struct request *r) {
     return is_there ? r->constraint->n_forced - r->constraint->n_put : 0;
 }
 
-/* A step that computes several tokens of some sequences is no graph, and may take half as long again for all others: it
- * must save as many tokens as a step gives. Until then forced tokens are drawn, one a step. */
+/* Those of them that are put in at once: beside other sequences no more than a graph has on a GPU, unless the step
+ * computes more of the sequence anyhow. */
+static int forced_now(const struct gyre *g, const struct request *r) {
+    int left = forced_left(g, r), n_new = r->sequence.n_known - r->sequence.n_computed;
+    bool is_alone = g->scheduler.n_running == 1;
+    return is_alone || n_new >= FEW_TOKENS ? left : MIN(left, FEW_TOKENS - n_new);
+}
+
+/* A step that computes several tokens of some sequences takes longer for all others: what it saves must be worth that.
+ * Until then forced tokens are drawn, one a step. */
 static void put_in_forced(struct gyre *g) {
     const struct scheduler *s = &g->scheduler;
+    static const double worth = 0.5; // tokens that are saved, of those that a step gives
     int n_saved = 0;
     for (int i = 0; i < s->n_running && g->mask_crew; i++)
-        n_saved += MAX(forced_left(g, s->running[i]->owner) - 1, 0);
-    if (n_saved == 0 || n_saved < s->n_running)
+        n_saved += MAX(forced_now(g, s->running[i]->owner) - 1, 0);
+    if (n_saved == 0 || n_saved < worth * s->n_running)
         return;
     for (int i = s->n_running - 1; i >= 0; i--) { // those that end leave
         struct request *r = s->running[i]->owner;
-        if (forced_left(g, r) > 0)
-            publish_forced(g, r);
+        int n = forced_now(g, r);
+        if (n > 0)
+            publish_forced(g, r, n);
     }
 }
 

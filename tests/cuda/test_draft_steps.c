@@ -1,5 +1,6 @@
-/* test_draft_steps.c - steps in which sequences have up to eight tokens, each with a row, as drafts are checked: they
- * are captured graphs, and compute what the same steps do op by op, bit for bit.
+/* test_draft_steps.c - steps in which sequences have up to eight tokens, each with a row, as drafts are checked, or the
+ * last of a sequence alone, as what a grammar forces: they are captured graphs, and compute what the same steps do op
+ * by op, bit for bit.
  *
  *     build/cuda/test_draft_steps     wants a GPU */
 #include "backend/cuda/attention/lists.h"
@@ -48,9 +49,10 @@ static void rig_close(struct rig *r) {
 }
 
 /* Sequence s has n[s] tokens more; done[s] of it are in the cache. */
-static void fill(struct rig *r, const int *n, const int *done, const int32_t *tokens) {
+static void fill(struct rig *r, const int *n, const int *done, const int32_t *tokens, bool last_alone) {
     struct batch_plan *p = &r->plan;
     int t = 0;
+    p->n_rows = 0;
     for (int s = 0; s < SEQS; s++) {
         p->query_start[s] = t;
         p->state_slot[s] = s;
@@ -59,12 +61,14 @@ static void fill(struct rig *r, const int *n, const int *done, const int32_t *to
             p->token_id[t] = tokens[t];
             p->from_row[t] = -1;
             p->position[t] = done[s] + i;
-            p->out_row[t] = t;
-            r->sample[t] = sample_params_default();
-            r->sample[t].want_logits = true;
+            if (last_alone && i < n[s] - 1)
+                continue;
+            r->sample[p->n_rows] = sample_params_default();
+            r->sample[p->n_rows].want_logits = true;
+            p->out_row[p->n_rows++] = t;
         }
     }
-    p->query_start[SEQS] = p->n_tokens = p->n_rows = t;
+    p->query_start[SEQS] = p->n_tokens = t;
     p->n_seqs = SEQS;
 }
 
@@ -88,7 +92,7 @@ static void draw_step(int step, int *n, int32_t *tokens, int vocab) {
         tokens[t] = below(vocab);
 }
 
-static void steps_with_drafts_are_captured_and_compute_the_same(void **state) {
+static void steps_of_few_tokens_are_captured_and_compute_the_same(void **state) {
     (void)state;
     static const char *const models[] = {"tests/models/llama", "tests/models/gemma3", "tests/models/qwen3_5"};
     for (size_t m = 0; m < ARRAY_LEN(models); m++) {
@@ -105,13 +109,14 @@ static void steps_with_drafts_are_captured_and_compute_the_same(void **state) {
             for (int s = 0; s < SEQS; s++)
                 if (done[s] + n[s] > BLOCK * BLOCKS)
                     done[s] = 0;
-            fill(&eager, n, done, tokens);
-            fill(&captured, n, done, tokens);
+            bool last_alone = step % 2 == 1;
+            fill(&eager, n, done, tokens, last_alone);
+            fill(&captured, n, done, tokens, last_alone);
             EXPECT(graphs_have(captured.at.exe, &captured.plan) && !graphs_have(eager.at.exe, &eager.plan));
             for (int r = 0; r < eager.plan.n_rows; r++)
                 if (memcmp(run(&eager, r), run(&captured, r), (size_t)width * sizeof(float)) != 0)
                     fail_msg("%s: step %d of %d tokens: row %d differs", models[m], step, eager.plan.n_tokens, r);
-            const struct step_graphs *g = &captured.at.exe->graphs[STEP_DRAFTS];
+            const struct step_graphs *g = &captured.at.exe->graphs[last_alone ? STEP_FEW : STEP_DRAFTS];
             EXPECT(eager.plan.n_tokens == SEQS || g->of[STEP_WHOLE][padded_index(eager.plan.n_tokens)]);
             for (int s = 0; s < SEQS; s++)
                 done[s] += n[s];
@@ -123,6 +128,6 @@ static void steps_with_drafts_are_captured_and_compute_the_same(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(steps_with_drafts_are_captured_and_compute_the_same)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(steps_of_few_tokens_are_captured_and_compute_the_same)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

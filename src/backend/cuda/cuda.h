@@ -171,8 +171,9 @@ struct compiled_op {
     const struct drope *rope;
 };
 
-/* Steps of which a row a token is asked, and every sequence has one, or few (drafts to be checked). */
-enum step_shape { STEP_DECODES, STEP_DRAFTS, STEP_OTHER };
+/* Every sequence has one token, and a row; few, of which each has a row (drafts to be checked); few, of which some have
+ * none (what a grammar forces, short prompts). */
+enum step_shape { STEP_DECODES, STEP_DRAFTS, STEP_FEW, STEP_OTHER };
 
 /* Of a step: all; all but SAMPLE; what comes before the head. */
 enum step_part { STEP_WHOLE, STEP_FORWARD, STEP_BODY, N_STEP_PARTS };

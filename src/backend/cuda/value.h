@@ -147,6 +147,7 @@ struct launch {
     int n_tokens, n_seqs, n_rows;
     struct device_plan plan;
     int block_size; // of the cache, a power of two
+    bool few;       // no sequence has more than ATTENTION_FEW_TOKENS tokens
     bool in_order;  // output row r is token row r
     bool watches;   // watch.c looks at this step
 };

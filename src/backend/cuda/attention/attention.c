@@ -180,7 +180,7 @@ void attention_free(struct executable *exe) {
 
 /* Whether a sequence of the step can have more than one token; and more than few, which those of graphs have not. */
 static bool has_several(const struct launch *l) { return l->n_tokens > l->n_seqs; }
-static bool has_long(const struct launch *l) { return has_several(l) && !l->in_order; }
+static bool has_long(const struct launch *l) { return has_several(l) && !l->few; }
 
 /* Then no sequence has few tokens. */
 static bool is_one_prompt(const struct launch *l) { return l->n_seqs == 1 && l->n_tokens > ATTENTION_FEW_TOKENS; }

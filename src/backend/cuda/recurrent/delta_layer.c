@@ -169,7 +169,7 @@ LAYER_KERNEL(delta_norm, "delta_norm.cu")
 
 /* Chunks round what the recurrence does not: where products are float32, that is what a user asks for. */
 static bool goes_by_chunks(const struct executable *exe, const struct launch *l) {
-    bool has_long = l->n_tokens > l->n_seqs && !l->in_order && delta_most_long(l) > 0;
+    bool has_long = l->n_tokens > l->n_seqs && !l->few && delta_most_long(l) > 0;
     return has_long && exe->loaded->product != ELEMENT_F32;
 }
 

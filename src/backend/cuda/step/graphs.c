@@ -1,11 +1,11 @@
-/* graphs.c - the ops of a step that only decodes, captured when an executable is compiled, once for each number of
- * rows.
+/* graphs.c - the ops of a step of few tokens a sequence, captured once for each number of tokens: of one that only
+ * decodes when an executable is compiled, of others when the first of their size comes.
  *
  * Nothing that a node was captured with depends on the step: addresses are frozen, and how many rows there are is read
  * from the plan on the device. Those of late steps, all but SAMPLE or what comes before the head, are captured when the
  * first of their size comes: that takes some milliseconds once, where otherwise each start would for graphs that few
- * need. A step that also
- * computes prompts, and one of more than MOST_GRAPH_ROWS rows, has work enough to hide its launches. */
+ * need. A step that computes longer prompts, or one alone, and one of more than MOST_GRAPH_ROWS tokens has work enough
+ * to hide its launches. */
 #include "backend/cuda/attention/lists.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
@@ -23,14 +23,20 @@ _Static_assert((int)MOST_GRAPH_ROWS == (int)MOE_GRAPH_TOKENS, "larger steps have
 
 struct launch launch_of(const struct executable *exe, int rows) {
     return (struct launch){exe->loaded->device->stream, rows, rows, rows, exe->plan_view,
-                           exe->loaded->block_size,     true};
+                           exe->loaded->block_size,     true, true};
 }
 
-/* Sequences have up to ATTENTION_FEW_TOKENS tokens, at least one of them several: so there are fewer than rows. That
- * rows are in order tells attention that it is no step with prompts. */
+/* Sequences have up to ATTENTION_FEW_TOKENS tokens, at least one of them several: so there are fewer than tokens. */
 static struct launch launch_of_drafts(const struct executable *exe, int rows) {
     return (struct launch){exe->loaded->device->stream, rows, rows - 1, rows, exe->plan_view,
-                           exe->loaded->block_size,     true};
+                           exe->loaded->block_size,     true, true};
+}
+
+/* Likewise, and not every token has a row. */
+static struct launch launch_of_few(const struct executable *exe, int tokens) {
+    int rows = MIN(tokens, padded_rows(MAX(exe->bucket.max_rows, 1)));
+    return (struct launch){exe->loaded->device->stream, tokens, tokens - 1, rows, exe->plan_view,
+                           exe->loaded->block_size,     true,   false};
 }
 
 // ---- capturing --------------------------------------------------------------------------------------------------
@@ -107,6 +113,7 @@ enum status graphs_capture(struct executable *exe, struct error *err) {
     int most_rows = MAX(exe->bucket.max_rows, 1); // fewer than sequences where a draft is asked of some of them alone
     make_room(decode, MIN(exe->bucket.max_seqs, most_rows));
     make_room(&exe->graphs[STEP_DRAFTS], MIN(exe->bucket.max_tokens, most_rows));
+    make_room(&exe->graphs[STEP_FEW], exe->bucket.max_tokens);
     cudaGraphExec_t *whole = decode->of[STEP_WHOLE];
     DEVICE_TRY(loaded->device, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, loaded->device->stream),
                "an empty plan");
@@ -123,17 +130,24 @@ enum status graphs_capture(struct executable *exe, struct error *err) {
 
 // ---- steps ------------------------------------------------------------------------------------------------------
 
-/* As graphs are captured: a row a token, and few tokens a sequence. */
-static enum step_shape shape_of(const struct batch_plan *p) {
-    if (p->n_tokens == 0 || p->n_tokens > MOST_GRAPH_ROWS || p->n_rows != p->n_tokens)
-        return STEP_OTHER;
+/* Whether each token has a row, in their order. */
+static bool is_in_order(const struct batch_plan *p) {
     for (int r = 0; r < p->n_rows; r++)
         if (p->out_row[r] != r)
-            return STEP_OTHER;
+            return false;
+    return p->n_rows == p->n_tokens;
+}
+
+/* As graphs are captured: few tokens a sequence, and rows. */
+static enum step_shape shape_of(const struct batch_plan *p) {
+    if (p->n_rows == 0 || p->n_tokens > MOST_GRAPH_ROWS)
+        return STEP_OTHER;
     for (int s = 0; s < p->n_seqs; s++)
         if (p->query_start[s + 1] - p->query_start[s] > ATTENTION_FEW_TOKENS)
             return STEP_OTHER;
-    return p->n_tokens == p->n_seqs ? STEP_DECODES : STEP_DRAFTS;
+    if (is_in_order(p))
+        return p->n_tokens == p->n_seqs ? STEP_DECODES : STEP_DRAFTS;
+    return p->n_tokens > p->n_seqs && p->n_seqs > 1 ? STEP_FEW : STEP_OTHER;
 }
 
 /* A step that could be a graph is started as one would have been captured, so that without graphs it computes the same.
@@ -142,9 +156,10 @@ struct launch launch_for(const struct executable *exe, const struct batch_plan *
     switch (shape_of(p)) {
     case STEP_DECODES: return launch_of(exe, padded_rows(p->n_tokens));
     case STEP_DRAFTS: return launch_of_drafts(exe, padded_rows(p->n_tokens));
+    case STEP_FEW: return launch_of_few(exe, padded_rows(p->n_tokens));
     default:
         return (struct launch){exe->loaded->device->stream, p->n_tokens, p->n_seqs, p->n_rows, exe->plan_view,
-                               exe->loaded->block_size,     false};
+                               exe->loaded->block_size,     false,       false};
     }
 }
 

@@ -101,7 +101,7 @@ LATENT_KERNEL(latent_prefill, "latent_prefill.cu", NULL,
 LATENT_KERNEL(latent_out, "latent_out.cu", NULL, launch_latent_out(l, &a, &n->exe->latent, c->matrix[0], n->out))
 
 /* Whether a sequence of the step may have more than LATENT_FEW tokens, which those of graphs have not. */
-static bool may_be_long(const struct launch *l) { return l->n_tokens > l->n_seqs && !l->in_order; }
+static bool may_be_long(const struct launch *l) { return l->n_tokens > l->n_seqs && !l->few; }
 /* Then no sequence has few. */
 static bool is_one_long(const struct launch *l) { return l->n_seqs == 1 && l->n_tokens > LATENT_FEW; }
 
