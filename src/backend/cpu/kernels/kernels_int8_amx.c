@@ -13,6 +13,7 @@
  * AVX-512. A store waits for its product with all that came behind it, so it follows a step later. */
 #if defined(__x86_64__)
 #define WIDE_TILES
+#include "backend/cpu/kernels/scales_vnni.h"
 #include "backend/cpu/kernels/vnni/tiles.h"
 
 /* All of what `at` points to is written here, and may be written behind this: the tiles' intrinsics do not say it. */
@@ -129,4 +130,152 @@ static ALWAYS_INLINE void multiply_steps(const struct tile_kind kind, const int 
 }
 
 const struct tile_products tiles_by_amx = {configure, multiply_tile, release};
+
+/* ---- weights as stored ---- */
+
+/* With a few rows of x what took the time is codes' way to columns. So weights are A here, rows as they are,
+ * and x is B; lanes are rows of x. C is D of sixteen rows of weights, which float by float are those of other ways. */
+enum { BLOCKS_KEPT = 4, BLOCKS_BEHIND = 3, CODES_AHEAD = 2 };
+
+struct stored {
+    const uint8_t *p; // sixteen rows
+    int64_t stride;
+    const float *x;
+    const uint8_t *ahead; // NULL: nothing is fetched
+    int64_t n;            // blocks of a row
+    uint8_t codes[BLOCKS_KEPT][SIXTEEN][BLOCK];
+    int32_t sums[BLOCKS_KEPT][SIXTEEN][FEW_ROWS];
+    float scales[BLOCKS_KEPT][SIXTEEN];
+};
+
+static void configure_stored(void) {
+    struct {
+        uint8_t palette, start_row, unused[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } config = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        config.row_bytes[i] = 32; // of FEW_ROWS integers, of A's columns, of FEW_ROWS times four columns
+        config.rows[i] = i < 6 ? SIXTEEN : HALF;
+    }
+    TILE_FENCE(&config);
+    _tile_loadconfig(&config);
+}
+
+/* Codes of block b, where they are not bytes as they are stored. */
+static ALWAYS_INLINE void take_codes(const enum qformat_id f, struct stored *at, int64_t b) {
+    if (f == QFORMAT_Q8_0 || b >= at->n)
+        return;
+    const uint8_t *p = at->p + b * bytes_of_block(f);
+    const __m512i eight = _mm512_set1_epi8(8);
+    uint8_t(*to)[BLOCK] = at->codes[b % BLOCKS_KEPT];
+    UNROLL for (int r = 0; r < SIXTEEN; r += 4) {
+        struct two_codes c = codes_of_halves(f, p + r * at->stride, at->stride);
+        c.low = _mm512_sub_epi8(c.low, eight), c.high = _mm512_sub_epi8(c.high, eight);
+        // quarters are rows: low and high of two rows beside each other
+        __m512i first = _mm512_permutex2var_epi64(c.low, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), c.high);
+        __m512i last = _mm512_permutex2var_epi64(c.low, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), c.high);
+        _mm512_storeu_si512(to[r], first);
+        _mm512_storeu_si512(to[r + 2], last);
+    }
+}
+
+static ALWAYS_INLINE void multiply_block(const enum qformat_id f, const int odd, const struct stored *at, int64_t b) {
+    const uint8_t *codes = f == QFORMAT_Q8_0 ? at->p + b * bytes_of_block(f) + 2 : at->codes[b % BLOCKS_KEPT][0];
+    const int64_t stride = f == QFORMAT_Q8_0 ? at->stride : BLOCK;
+    const float *x = at->x + b / 2 * X_COLUMNS + b % 2 * HALF * FEW_ROWS;
+    _tile_loadd(4, codes, stride);
+    _tile_loadd(6, x, FEW_ROWS * sizeof(float));
+    if (odd) {
+        _tile_zero(1);
+        _tile_dpbssd(1, 4, 6);
+    } else {
+        _tile_zero(0);
+        _tile_dpbssd(0, 4, 6);
+    }
+}
+
+static ALWAYS_INLINE void store_block(const int odd, int32_t sums[SIXTEEN][FEW_ROWS]) {
+    if (odd)
+        _tile_stored(1, sums, FEW_ROWS * sizeof(int32_t));
+    else
+        _tile_stored(0, sums, FEW_ROWS * sizeof(int32_t));
+}
+
+static ALWAYS_INLINE void add_block(const struct stored *at, int64_t b, __m256 y[SIXTEEN]) {
+    const __m256 s_x = _mm256_loadu_ps(at->x + b / 2 * X_COLUMNS + (16 + b % 2) * FEW_ROWS);
+    const float *scale = at->scales[b % BLOCKS_KEPT];
+    UNROLL for (int r = 0; r < SIXTEEN; r++) {
+        __m256 d = _mm256_cvtepi32_ps(_mm256_loadu_si256((const __m256i *)(const void *)at->sums[b % BLOCKS_KEPT][r]));
+        y[r] = _mm256_fmadd_ps(d, _mm256_mul_ps(_mm256_set1_ps(scale[r]), s_x), y[r]);
+    }
+}
+
+static ALWAYS_INLINE void pass_block(const enum qformat_id f, const int odd, struct stored *at, int64_t b,
+                                     __m256 y[SIXTEEN]) {
+    struct step_scales s;
+    if (at->ahead)
+        UNROLL for (int i = 0; i < SIXTEEN * bytes_of_block(f); i += 64)
+            _mm_prefetch((const char *)at->ahead + b * SIXTEEN * bytes_of_block(f) + i, _MM_HINT_T1);
+    take_codes(f, at, b + CODES_AHEAD);
+    small_scales(f, at->p + b * bytes_of_block(f), at->stride, 0, &s);
+    _mm512_storeu_ps(at->scales[b % BLOCKS_KEPT], s.scale[0]);
+    TILE_FENCE(at);
+    multiply_block(f, odd, at, b);
+    if (b > 0)
+        store_block(!odd, at->sums[(b - 1) % BLOCKS_KEPT]);
+    if (b >= BLOCKS_BEHIND)
+        add_block(at, b - BLOCKS_BEHIND, y);
+}
+
+static ALWAYS_INLINE void multiply_sixteen(const enum qformat_id f, struct stored *at, __m256 y[SIXTEEN]) {
+    int64_t b = 0;
+    UNROLL for (int r = 0; r < SIXTEEN; r++) y[r] = _mm256_setzero_ps();
+    for (int i = 0; i < CODES_AHEAD; i++)
+        take_codes(f, at, i);
+    for (; b + 2 <= at->n; b += 2) {
+        pass_block(f, 0, at, b, y);
+        pass_block(f, 1, at, b + 1, y);
+    }
+    if (b < at->n) {
+        pass_block(f, 0, at, b, y);
+        store_block(0, at->sums[b % BLOCKS_KEPT]);
+    } else {
+        store_block(1, at->sums[(b - 1) % BLOCKS_KEPT]);
+    }
+    for (b = MAX(at->n - BLOCKS_BEHIND, 0); b < at->n; b++)
+        add_block(at, b, y);
+}
+
+/* To y, with the bias: the sixteen rows of weights from r on. */
+static void put_columns(const struct few_rows *f, int64_t r, const __m256 y[SIXTEEN]) {
+    const __m512 bias = f->bias ? _mm512_loadu_ps(f->bias + r) : _mm512_setzero_ps();
+    const __m512i rows = _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                                            _mm512_set1_epi32(FEW_ROWS));
+    for (int t = 0; t < f->n_x; t++) {
+        __m512 v = _mm512_i32gather_ps(rows, (const float *)(const void *)y + t, sizeof(float));
+        _mm512_storeu_ps(f->y + t * f->y_stride + r, f->bias ? _mm512_add_ps(v, bias) : v);
+    }
+}
+
+static ALWAYS_INLINE void multiply_stored(const enum qformat_id id, const struct few_rows *f) {
+    struct stored at = {.stride = f->part->row_stride, .x = f->x, .n = f->n_cols / BLOCK};
+    configure_stored();
+    for (int64_t r = 0; r < f->n_rows; r += SIXTEEN) {
+        int64_t first = MIN(r, f->n_rows - SIXTEEN); // rows before the last sixteen may be computed twice
+        __m256 y[SIXTEEN];
+        at.p = (const uint8_t *)f->part->data + (f->row + first) * at.stride;
+        at.ahead = f->near ? NULL : at.p + far_ahead(at.stride);
+        multiply_sixteen(id, &at, y);
+        put_columns(f, first, y);
+    }
+    _tile_release();
+}
+
+static void stored_q8_0(const struct few_rows *f) { multiply_stored(QFORMAT_Q8_0, f); }
+static void stored_q4_0(const struct few_rows *f) { multiply_stored(QFORMAT_Q4_0, f); }
+
+block_product *stored_by_amx(enum qformat_id id) {
+    return id == QFORMAT_Q8_0 ? stored_q8_0 : id == QFORMAT_Q4_0 ? stored_q4_0 : NULL;
+}
 #endif

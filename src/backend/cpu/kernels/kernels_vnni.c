@@ -54,6 +54,28 @@ static void arrange(int how, const float *x, int64_t x_stride, int n_x, int64_t 
         }
 }
 
+/* Rows that are arranged already, by columns (kernels_vnni.h): those that are not there as zeros. */
+static void turn_columns(const float *x, int n_x, int64_t n_steps, float *out) {
+    memset(out, 0, (size_t)(n_steps * X_COLUMNS) * sizeof *out);
+    for (int64_t s = 0; s < n_steps; s++, out += X_COLUMNS)
+        for (int t = 0; t < n_x; t++, x += X_FLOATS) {
+            for (int k = 0; k < 16; k++)
+                memcpy(out + k * FEW_ROWS + t, x + k, sizeof *out);
+            for (int b = 0; b < 2; b++)
+                out[(16 + b) * FEW_ROWS + t] = x[X_SCALE + b];
+        }
+}
+
+/* Fewer are no faster. */
+static bool has_columns(int n_x) { return n_x > FEW_ROWS / 2 && n_x <= FEW_ROWS; }
+
+static void arrange_for_amx(int how, const float *x, int64_t x_stride, int n_x, int64_t n, float *out) {
+    const int64_t n_steps = (n + STEP - 1) / STEP;
+    arrange(how, x, x_stride, n_x, n, out);
+    if (has_columns(n_x))
+        turn_columns(out, n_x, n_steps, out + n_steps * n_x * X_FLOATS);
+}
+
 /* ---- formats ---- */
 
 static const struct sixteen_functions *functions_of(enum qformat_id id) {
@@ -202,6 +224,13 @@ static void multiply_by(const struct tile_products *tiles, const struct few_rows
 static void multiply_vnni(const struct few_rows *f) { multiply_by(&tiles_by_vnni, f); }
 static void multiply_amx(const struct few_rows *f) {
     bool is_ready = f->part->format == &ready_formats[f->part->format->id];
+    block_product *stored = is_ready ? NULL : stored_by_amx(f->part->format->id);
+    if (stored && has_columns(f->n_x) && f->n_rows >= SIXTEEN) {
+        struct few_rows by_columns = *f;
+        by_columns.x += n_steps(f->n_cols) * f->n_x * X_FLOATS;
+        stored(&by_columns);
+        return;
+    }
     multiply_by(f->n_x < LEAST_TILED && !is_ready ? &tiles_by_vnni : &tiles_by_amx, f);
 }
 
@@ -247,7 +276,7 @@ const struct block_products products_vnni = {.of = product_by_vnni,
 const struct block_products products_amx = {.of = product_by_amx,
                                             .arrangements = AMX_ARRANGEMENTS,
                                             .arrangement = arrangement_for_amx,
-                                            .arrange = arrange,
+                                            .arrange = arrange_for_amx,
                                             .wide = true,
                                             .direct_groups = 1,
                                             .ready = make_signed,

@@ -49,6 +49,13 @@ struct tile_products {
 };
 extern const struct tile_products tiles_by_amx;
 
+/* Weights as stored, 16 rows or more, times up to FEW_ROWS of x; NULL where there is no such for the format. Behind
+ * their rows x is arranged by columns: for each step X_COLUMNS floats,
+ *
+ *     16 times four columns of each of FEW_ROWS rows, bytes | s_x of FEW_ROWS, for both blocks */
+block_product *stored_by_amx(enum qformat_id id);
+enum { X_COLUMNS = 16 * FEW_ROWS + 2 * FEW_ROWS };
+
 enum {
     MOST_X = 2 * FEW_ROWS, // rows of x, by AMX
     X_FLOATS = 32,         // of a step of one row of x; these of its floats are:
