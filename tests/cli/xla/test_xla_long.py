@@ -32,7 +32,8 @@ class Int8(unittest.TestCase):
         how = ("-n", "40", "--device", "xla", "--kv-cache-dtype", "int8")
         whole = ids(self, PROMPT * 6, *how)
         for steps in some((("--max-num-batched-tokens", "5"), ("--max-num-batched-tokens", "33", "--block-size", "16"),
-                           ("--device-option", "rings=0", "--max-num-batched-tokens", "33"))):
+                           ("--device-option", "rings=0", "--max-num-batched-tokens", "33"),
+                           ("--device-option", "dense=0", "--max-num-batched-tokens", "1"))):
             self.assertEqual(ids(self, PROMPT * 6, *how, *steps), whole)
 
 

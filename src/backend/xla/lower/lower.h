@@ -12,6 +12,7 @@
 struct store {
     struct tensor at; // [T, 2]: block and slot of each token's row (of copies: sequence, and place in its
                       // run); those of padding are nowhere
+    struct tensor block, is_slot; // of one row a sequence: [S], and [S, block_size]: whether it is the row's slot
     bool is_one;      // the copies have one sequence, whose row goes to `place`, a scalar
     struct tensor place;
     int64_t tile, n_tiles;     // tokens of a tile, and how many the rows of a sequence touch

@@ -2,8 +2,9 @@
  *
  * Rows are put where they belong one by one, but for int8. TPUs keep arrays in tiles, of int8 32 tokens by 128
  * channels; for a row of its own in one of those XLA lays the whole array out anew, and back behind it: four copies of
- * keys and values a layer. So int8 goes by whole tiles: those that rows touch are read, changed and put back. A GPU has
- * no such tiles, and there one row a sequence is put by itself. */
+ * keys and values a layer. So int8 goes by whole tiles: those that rows touch are read, changed and put back. Scales of
+ * one row a sequence go by whole blocks: put by rows they lay with the heads innermost, which tiles pad to 128, and a
+ * launch of several steps held all layers' so. A GPU has no such tiles: there one row a sequence is put by itself. */
 #include "backend/xla/lower/lower.h"
 
 enum { TILE_TOKENS = 32 };
@@ -13,6 +14,10 @@ static int log2_of(int64_t n) {
     while ((int64_t)1 << shift < n)
         shift++;
     return shift;
+}
+
+static bool goes_by_tiles(const struct lower *c) {
+    return c->l->has_int8_cache && (c->s.n_queries > 1 || !device_is_gpu(c->l->device));
 }
 
 /* Tokens of a block, or of a ring, which is a block of the sequence's own. */
@@ -45,7 +50,14 @@ static void place_tokens(struct lower *c, int group, struct store *out) {
     struct tensor position = hlo_reshape(h, c->position, shape);
     struct tensor is_real = hlo_compare(h, "LT", hlo_iota(h, TYPE_S32, shape, 1), hlo_rows(h, c->n_query, shape));
     struct tensor slot = hlo_binary(h, "remainder", position, hlo_int(h, span_of(c, group)));
-    out->at = pairs(h, blocks_at(c, group, position, is_real), slot);
+    struct tensor block = blocks_at(c, group, position, is_real);
+    struct shape slots = SHAPE(c->s.n_seqs, span_of(c, group));
+    out->at = pairs(h, block, slot);
+    if (c->s.n_queries != 1 || !goes_by_tiles(c))
+        return;
+    out->block = hlo_reshape(h, block, SHAPE(c->s.n_seqs));
+    out->is_slot = hlo_compare(h, "EQ", hlo_iota(h, TYPE_S32, slots, 1),
+                               hlo_rows(h, hlo_reshape(h, slot, SHAPE(c->s.n_seqs)), slots));
 }
 
 /* A sequence's rows stand at consecutive positions; a sequence of padding has none, from 0 on. */
@@ -72,10 +84,6 @@ static void place_tiles(struct lower *c, int group, struct store *out) {
     struct tensor row = hlo_binary(h, "multiply", hlo_iota(h, TYPE_S32, slots, 0), hlo_int(h, (int32_t)n_queries));
     row = hlo_binary(h, "add", row, hlo_binary(h, "subtract", slot, hlo_rows(h, first, slots)));
     out->row = hlo_reshape(h, row, SHAPE(n_seqs * n, tile));
-}
-
-static bool goes_by_tiles(const struct lower *c) {
-    return c->l->has_int8_cache && (c->s.n_queries > 1 || !device_is_gpu(c->l->device));
 }
 
 struct store lower_store_places(struct lower *c, int group) {
@@ -108,6 +116,13 @@ static struct tensor put_rows(struct hlo *h, const struct store *s, struct tenso
     return hlo_set_window(h, to, 2, s->place, hlo_reshape(h, x, part));
 }
 
+/* Scales x [S, heads] of one row a sequence into `to` [blocks, heads, block_size], by whole blocks. */
+static struct tensor put_blocks(struct hlo *h, const struct store *s, struct tensor to, struct tensor x) {
+    struct tensor old = hlo_take(h, to, s->block);
+    struct tensor is_slot = hlo_spread(h, s->is_slot, old.shape, AXES(0, 2));
+    return hlo_put(h, to, s->block, hlo_select(h, is_slot, hlo_spread(h, x, old.shape, AXES(0, 1)), old));
+}
+
 void lower_store(struct lower *c, int cache, int which, struct tensor x) {
     struct hlo *h = &c->h;
     const struct store *s = &c->store[lower_group(c, cache)];
@@ -123,6 +138,8 @@ void lower_store(struct lower *c, int cache, int which, struct tensor x) {
         hlo_binary(h, "divide", hlo_binary(h, "maximum", most, hlo_float(h, 1e-20f)), hlo_float(h, 127));
     struct tensor whole = hlo_unary(h, "round_nearest_even", hlo_binary(h, "divide", x, hlo_rows(h, scale, x.shape)));
     x = hlo_convert(h, whole, TYPE_S8);
-    *to = goes_by_tiles(c) && !is_dense ? put_tiles(c, s, *to, x) : put_rows(h, s, *to, x);
-    *scales = put_rows(h, s, *scales, scale);
+    bool by_tiles = goes_by_tiles(c) && !is_dense;
+    *to = by_tiles ? put_tiles(c, s, *to, x) : put_rows(h, s, *to, x);
+    bool by_blocks = by_tiles && c->s.n_queries == 1;
+    *scales = by_blocks ? put_blocks(h, s, *scales, scale) : put_rows(h, s, *scales, scale);
 }
