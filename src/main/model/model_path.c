@@ -14,12 +14,15 @@
 #include <unistd.h>
 
 enum { PATH_BYTES = FOLDER_PATH_BYTES };
-static const char wanted[] = "MODEL is a folder with config.json, *.safetensors and tokenizer.json, or a GGUF file";
+static const char wanted[] =
+    "MODEL is a folder with config.json, *.safetensors and tokenizer.json, a GGUF file, or ORG/NAME of the hub";
 
 static bool ends(const char *s, const char *with) { return str_ends(str_of(s), str_of(with)); }
 
 static enum status nowhere(const char *path, struct error *err) {
     struct hub_name name;
+    if (!path[0])
+        return fail(err, ERR_ARG, "MODEL is empty; %s", wanted);
     if (hub_name_read(path, &name))
         return fail(err, ERR_IO, "%s: there is no such folder; gyre pull %s brings the model of that name from the hub",
                     path, path);
@@ -49,9 +52,9 @@ static bool is_pickle(const char *name) {
 
 static enum status pickled(const char *path, struct error *err) {
     return fail(err, ERR_UNSUPPORTED,
-                "%s: holds pickled weights, which are not read since they can run code; %s: save_pretrained() of "
-                "transformers writes it",
-                path, wanted);
+                "%s: holds pickled weights, which are not read since they can run code: save_pretrained() of "
+                "transformers writes a folder with *.safetensors, which is a MODEL",
+                path);
 }
 
 static bool will_do(const char *path, enum model_use use) {

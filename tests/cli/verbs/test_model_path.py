@@ -76,6 +76,7 @@ class Model(unittest.TestCase):
     def test_what_is_not_there(self):
         for name in ("nowhere", "./no/such/place", "/nowhere", "a/b/c"):
             self.told(name, EVERY, name + ": there is no such folder or file; MODEL is a folder with config.json")
+        self.told("", EVERY, "MODEL is empty; MODEL is a folder", "ORG/NAME of the hub")
 
     def test_a_gguf_model(self):
         self.folder("gguf", model_dot_gguf=b"GGUF\3\0\0\0")
