@@ -12,11 +12,13 @@
 
 bool terminal_is(FILE *stream) { return isatty(fileno(stream)) == 1; }
 
-static void print_harmless(FILE *stream, struct str text) {
+/* Newlines of a text are its own; in a line of ours that quotes it one would begin another line. */
+static void print_harmless(FILE *stream, struct str text, bool is_line) {
     for (size_t i = 0; i < text.len;) {
         int32_t cp;
         int n = utf8_decode(text.ptr + i, text.len - i, &cp);
-        if (code_point_steers(cp) && cp != '\n' && cp != '\t')
+        bool breaks = cp == '\n' && (!is_line || i + 1 == text.len);
+        if (code_point_steers(cp) && !breaks && cp != '\t')
             fputc('?', stream);
         else
             fwrite(text.ptr + i, 1, (size_t)n, stream);
@@ -26,7 +28,7 @@ static void print_harmless(FILE *stream, struct str text) {
 
 void terminal_print(FILE *stream, struct str text) {
     if (terminal_is(stream))
-        print_harmless(stream, text);
+        print_harmless(stream, text, false);
     else
         fwrite(text.ptr, 1, text.len, stream);
 }
@@ -37,7 +39,7 @@ void terminal_say(FILE *stream, const char *format, ...) {
     va_start(args, format);
     int n = vsnprintf(line, sizeof line, format, args);
     va_end(args);
-    print_harmless(stream, (struct str){line, (size_t)MIN(MAX(n, 0), (int)sizeof line - 1)});
+    print_harmless(stream, (struct str){line, (size_t)MIN(MAX(n, 0), (int)sizeof line - 1)}, true);
     if (n >= (int)sizeof line)
         fputc('\n', stream);
 }

@@ -41,6 +41,9 @@ struct cache_copy {
     int32_t from, to;
 };
 
+/* A device may have kernels or graphs for steps of which no sequence has more tokens (backend/cuda/step/graphs.c). */
+enum { FEW_TOKENS = 8 };
+
 /* See `also` above. */
 struct also_kept {
     int32_t row, seq;

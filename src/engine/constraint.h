@@ -33,8 +33,8 @@ struct gyre_grammar {
 };
 
 /* Jump-forward: what must come is put into the sequence at once, so many tokens at most; beside other sequences a step
- * computes so few tokens of one that it is a graph (backend/cuda/step/graphs.c). */
-enum { MAX_FORCED = 32, FEW_TOKENS = 8 };
+ * computes FEW_TOKENS of one (plan.h). */
+enum { MAX_FORCED = 32 };
 
 /* Of one sequence. From give to await it is the helper's. */
 struct constraint {

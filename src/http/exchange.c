@@ -154,7 +154,8 @@ static int read_head(struct exchange *x, struct head *h, struct MHD_Connection *
 
 static bool is_allowed_host(const struct http_options *o, struct str host) {
     for (size_t i = 0; i < o->n_allowed_hosts; i++)
-        if (name_equal(host, host_of(str_of(o->allowed_hosts[i]))) || str_eq(str_of(o->allowed_hosts[i]), STR("*")))
+        if ((host.len > 0 && name_equal(host, host_of(str_of(o->allowed_hosts[i])))) ||
+            str_eq(str_of(o->allowed_hosts[i]), STR("*")))
             return true;
     return host_is_local(host) || (o->host && name_equal(host, str_of(o->host)));
 }

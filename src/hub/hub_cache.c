@@ -2,7 +2,9 @@
 #include "hub/hub_cache.h"
 
 #include "base/file.h"
+#include "base/folder.h"
 #include "hub/hub_files.h"
+#include "hub/hub_index.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -138,21 +140,38 @@ static bool has_all_parts(const struct names *names, const char *file) {
     return true;
 }
 
-static bool is_weights(const char *name, bool below) {
-    return (below || !strchr(name, '/')) && str_ends(str_of(name), STR(".safetensors"));
+static bool is_weights(const char *name) { return !strchr(name, '/') && str_ends(str_of(name), STR(".safetensors")); }
+
+/* Whether all files are there that the index names, if any: they may lie in folders below. Of an index that cannot be
+ * read whoever opens it tells. */
+static bool has_indexed(const char *snapshot, bool *any) {
+    char path[PATH_BYTES];
+    struct error err;
+    struct stat st;
+    const char *file;
+    json_t *shards = NULL, *unused;
+    bool all = true;
+    if (below(path, snapshot, "model.safetensors.index.json", "") && stat(path, &st) == 0 &&
+        hub_index_read(path, path, &shards, &err) == OK)
+        json_object_foreach(shards, file, unused) {
+            bool there = folder_name_stays_below(file) && below(path, snapshot, file, "") && stat(path, &st) == 0;
+            *any = true, all = all && there;
+        }
+    json_decref(shards);
+    return all;
 }
 
-/* A model in Hugging Face's layout with all of its weights; with an index they may lie in folders below, where it alone
- * knows how many there are. */
-static bool is_whole(const struct names *names) {
-    bool any = false, below = has_name(names, "model.safetensors.index.json");
+/* A model in Hugging Face's layout with all of its weights. */
+static bool is_whole(const char *snapshot, const struct names *names) {
+    bool any = false;
     for (size_t i = 0; i < names->n; i++)
-        if (is_weights(names->at[i], below)) {
+        if (is_weights(names->at[i])) {
             any = true;
-            if (!strchr(names->at[i], '/') && !has_all_parts(names, names->at[i]))
+            if (!has_all_parts(names, names->at[i]))
                 return false;
         }
-    return any && (has_name(names, "config.json") || has_name(names, "adapter_config.json"));
+    bool has_config = has_name(names, "config.json") || has_name(names, "adapter_config.json");
+    return has_config && has_indexed(snapshot, &any) && any;
 }
 
 /* The first part of a GGUF model of that type; of several the usual types go first. NULL: none that is whole. */
@@ -172,8 +191,9 @@ static const char *find_gguf(const struct names *names, const char *quant) {
 static bool what_to_open(const char *snapshot, const char *quant, char out[PATH_BYTES]) {
     struct names names = {0};
     collect(snapshot, "", 2, &names);
-    const char *gguf = *quant || !is_whole(&names) ? find_gguf(&names, quant) : NULL;
-    bool found = gguf ? below(out, snapshot, gguf, "") : !*quant && is_whole(&names) && below(out, snapshot, ".", "");
+    bool whole = !*quant && is_whole(snapshot, &names);
+    const char *gguf = whole ? NULL : find_gguf(&names, quant);
+    bool found = gguf ? below(out, snapshot, gguf, "") : whole && below(out, snapshot, ".", "");
     if (found && !gguf)
         out[strlen(out) - 2] = '\0'; // without the /.
     free(names.at);

@@ -2,6 +2,7 @@
 #include "hub/hub_pull.h"
 
 #include "base/file.h"
+#include "hub/hub_index.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,8 +12,6 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-
-static const size_t MAX_INDEX_BYTES = 64 << 20;
 
 struct pull {
     const struct hub_name *name;
@@ -147,22 +146,6 @@ static enum status lock_folder(const struct pull *p, int *fd, struct error *err)
     return OK;
 }
 
-/* The files that an index names, as keys. */
-static enum status read_index(const char *path, const char *where, json_t **shards, struct error *err) {
-    json_t *index, *map, *file;
-    const char *tensor;
-    TRY(jv_load(path, MAX_INDEX_BYTES, JV_ALLOW_DUPLICATES, &index, err));
-    enum status st = json_is_object(index) ? jv_object_or_null(index, where, "weight_map", &map, err)
-                                           : fail(err, ERR_FORMAT, "%s: is %s, it must be an object", where,
-                                                  jv_type_name(index));
-    *shards = json_object();
-    if (st == OK)
-        json_object_foreach(map, tensor, file) if (json_is_string(file))
-            json_object_set_new(*shards, json_string_value(file), json_true());
-    json_decref(index);
-    return st;
-}
-
 static void release_blobs(struct pull *p) {
     for (size_t i = 0; i < p->n_blobs; i++)
         free(p->blobs[i].url);
@@ -182,7 +165,7 @@ static enum status fetch_index(struct pull *p, const struct hub_file *index, jso
         st = blob_path(p, file.hash, path, err);
     p->n_index = alone.n_missing;
     release_blobs(&alone);
-    return st == OK ? read_index(path, file.name, shards, err) : st;
+    return st == OK ? hub_index_read(path, file.name, shards, err) : st;
 }
 
 static enum status choose(struct pull *p, int *lock, struct error *err) {

@@ -105,7 +105,7 @@ static void reload_keys(struct api *api, const char *path) {
     if (keyring_load(api->options.keyring, path, &err) == OK)
         terminal_say(stderr, "%s: its keys are taken over\n", path);
     else
-        fprintf(stderr, "%s; the keys stay as they were\n", err.text);
+        terminal_say(stderr, "%s; the keys stay as they were\n", err.text);
 }
 
 /* What was told of the engines. */

@@ -109,7 +109,7 @@ static void multiply(const struct weight_part *part, int64_t n, const float *x, 
                      float *y) {
     static _Alignas(64) float arranged[2 * MOST_X * (MAX_COLS + 128)];
     static float partial[PARTIAL_ROWS * MOST_X * MOST_LANES];
-    assert_true(arranged_floats(n) <= (int64_t)ARRAY_LEN(arranged));
+    assert_true(2 * arranged_floats(n) <= (int64_t)ARRAY_LEN(arranged));
     set->arrange(set->arrangement(part), x, MAX_COLS, n_x, n, arranged);
     for (int i = 0; i < n_x * (ROWS + GUARD); i++)
         y[i] = -7;

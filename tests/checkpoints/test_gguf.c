@@ -213,7 +213,7 @@ static void far(struct buf *b) { put_tensor(b, "c", 1, (uint64_t[]){1}, 0, ~31ul
 static void a_broken_file_is_refused_by_key_or_tensor(void **state) {
     (void)state;
     expect_refusal((struct plan){.magic = "GGML"}, ERR_FORMAT, "does not begin with GGUF");
-    expect_refusal((struct plan){.magic = "<!DO"}, ERR_FORMAT, "is a web page and no GGUF file");
+    expect_refusal((struct plan){.magic = "<!DO"}, ERR_FORMAT, "looks like a web page and is no GGUF file");
     expect_refusal((struct plan){.magic = "version https://git-lfs"}, ERR_FORMAT, "Git LFS pointer");
     expect_refusal((struct plan){.version = 1}, ERR_UNSUPPORTED, "GGUF version 1, gyre reads 2 and 3");
     expect_refusal((struct plan){.version = 3 << 24}, ERR_UNSUPPORTED, "big-endian");

@@ -142,9 +142,10 @@ static enum status read_limit(struct str word, struct key_limits *l, struct erro
         return read_once(name, l->tokens != 0, value, &l->tokens, err);
     if (str_eq(name, STR("concurrency")))
         return read_once(name, l->concurrency != 0, value, &l->concurrency, err);
-    if (str_eq(name, STR("priority")) && l->priority)
+    if (str_eq(name, STR("priority")) && l->has_priority)
         return fail(err, ERR_FORMAT, "priority= is given twice");
     if (str_eq(name, STR("priority"))) {
+        l->has_priority = true;
         TRY(read_number(name, value, -INT32_MAX, &priority, err));
         l->priority = (int32_t)priority;
         return OK;

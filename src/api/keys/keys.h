@@ -36,6 +36,7 @@ struct key_limits {
     int64_t requests, tokens; // a minute
     int64_t concurrency;
     int32_t priority;
+    bool has_priority;
 };
 
 /* Lives as long as the keyring, whatever files say later. */

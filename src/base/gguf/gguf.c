@@ -167,8 +167,8 @@ static enum status take_head(struct reader *r, struct gguf *g, uint64_t *n_tenso
         return fail(r->err, ERR_FORMAT, "%s: is a Git LFS pointer, not the file itself: run git lfs pull in its folder",
                     r->path);
     if (left(r) > 0 && r->at[0] == '<')
-        return fail(r->err, ERR_FORMAT, "%s: is a web page and no GGUF file: fetch the file that the page tells of",
-                    r->path);
+        return fail(r->err, ERR_FORMAT,
+                    "%s: looks like a web page and is no GGUF file: fetch the file that the page tells of", r->path);
     if (!str_starts((struct str){r->at, left(r)}, STR("GGUF")))
         return fail(r->err, ERR_FORMAT, "%s: does not begin with GGUF, so it is no GGUF file", r->path);
     r->at += 4;

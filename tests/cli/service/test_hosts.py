@@ -51,6 +51,10 @@ class Hosts(unittest.TestCase):
             s.sendall(b"GET /v1/models HTTP/1.0\r\n\r\n")  # which has no Host, and no browser speaks it
             self.assertIn(b" 200 ", s.recv(100))
 
+    def test_a_port_alone_allows_no_empty_host(self):
+        server = self.start("--allowed-host", ":8000")
+        self.assertEqual(ask(server, "")[0], 421)
+
     def ask_absolute(self, server, target, host):
         """The status line of a target in absolute form."""
         with socket.create_connection(("127.0.0.1", server.port), timeout=30) as s:

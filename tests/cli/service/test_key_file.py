@@ -231,7 +231,7 @@ class Faults(unittest.TestCase):
                           ("a sk-a-secret\0x", "no client can send"), ("a sk-a-\x1b[2Jsecret", "no client can send"),
                           ("a sk-a-secret" + "y" * 8192, "more than the 8192"),
                           ("a sk-a-secret requests=1 requests=2", "requests= is given twice"),
-                          ("a sk-a-secret priority=1 priority=2", "priority= is given twice")):
+                          ("a sk-a-secret priority=0 priority=2", "priority= is given twice")):
             with tempfile.NamedTemporaryFile("w") as f:
                 f.write(good + "# nothing\n\n" + line + "\n")
                 f.flush()

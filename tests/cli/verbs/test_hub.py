@@ -273,6 +273,7 @@ class Choice(Case):
         header = json.loads(weights[8:8 + n])
         header.pop("__metadata__", None)
         names, index = sorted(header), {}
+        names_of_second = names[1::2]
         del files["model.safetensors"]
         for k, part in enumerate((names[::2], names[1::2])):
             head, body = {}, b""
@@ -280,7 +281,7 @@ class Choice(Case):
                 begin, end = header[name]["data_offsets"]
                 head[name] = dict(header[name], data_offsets=[len(body), len(body) + end - begin])
                 body += weights[8 + n + begin:8 + n + end]
-                index[name] = "parts/%d/model-0000%d-of-00002.safetensors" % (k, k + 1)
+                index[name] = "parts/of/two/%d/model-0000%d-of-00002.safetensors" % (k, k + 1)
             text = json.dumps(head).encode()
             text += b" " * (-len(text) % 8)
             files[index[part[0]]] = len(text).to_bytes(8, "little") + text + body
@@ -294,6 +295,11 @@ class Choice(Case):
         self.gyre("pull", "org/story")
         self.assertEqual(p.stdout, self.gyre("run", "org/story", "-p", "Once", "-n", "4", "--temperature", "0").stdout)
         self.assertEqual(self.names("org/parts")[0], path)
+        os.remove(os.path.join(path, index[names_of_second[0]]))  # other files in folders are no part of it
+        os.makedirs(os.path.join(path, "onnx"))
+        with open(os.path.join(path, "onnx/other.safetensors"), "wb") as f:
+            f.write(b"x")
+        self.assertEqual(self.gyre("run", "org/parts", "-p", "Once", "-n", "4", "--temperature", "0").stdout, p.stdout)
         self.hub.repos["org/list"] = dict(files, **{"model.safetensors.index.json": b"[1]"})
         self.refused("org/list", "array")
         self.hub.repos["org/folders"] = {"fp8/config.json": b"{}", "fp8/model.safetensors": b"x", "a.bin": b"x"}

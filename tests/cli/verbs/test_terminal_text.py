@@ -95,7 +95,7 @@ class Models(Case):
         for words in (["x" + EVIL], ["-m", EVIL], ["-x" + EVIL], ["help", "x" + EVIL], ["run", "/no/" + EVIL]):
             self.clean(on_a_terminal(*words), SAFE)
         with tempfile.TemporaryDirectory() as folder:  # whose name is the model's: as an archive had it
-            model = os.path.join(folder, "model" + EVIL)
+            model = os.path.join(folder, "model\nanother line" + EVIL)
             shutil.copytree(os.path.join(serving.ROOT, "models/story"), model)
             p = subprocess.Popen([serving.GYRE, "serve", model, "--device", "toy", "--port", "0"],
                                  stderr=subprocess.PIPE, text=True)
@@ -106,7 +106,7 @@ class Models(Case):
                 said += line
             p.terminate()
             said += p.communicate(timeout=60)[1]
-            self.clean(said, "model" + SAFE + ": ")
+            self.clean(said, "model?another line" + SAFE + ": ")
 
 
 class Servers(Case):

@@ -29,11 +29,12 @@ static int64_t ready_rows(int64_t width) {
     return MIN(MAX(READY_FLOATS / arranged_cols(width) / LEAST_READY * LEAST_READY, LEAST_KEPT), MOST_READY);
 }
 
-/* The arranged rows of a group, then their sums so far with the rows of a piece, then weights made ready. */
 static int64_t group_rows(const struct kernels *k) { return k->wide ? 2 * FEW_ROWS : FEW_ROWS; }
 static int64_t group_floats(const struct kernels *k, int64_t width) {
     return group_rows(k) / FEW_ROWS * arranged_floats(width);
 }
+
+/* The arranged rows of a group, then their sums so far with the rows of a piece, then weights made ready. */
 int64_t product_scratch(const struct kernels *k, int64_t width) {
     return group_floats(k, width) + MOST_READY * FEW_ROWS * MOST_LANES + ready_rows(width) * arranged_cols(width);
 }

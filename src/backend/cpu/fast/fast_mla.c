@@ -64,7 +64,7 @@ struct tile {
 
 static struct need attention_need(const struct loaded *l, const struct op *op, struct bucket bucket) {
     const struct mla_args *a = &op->args.mla;
-    (void)l, (void)bucket;
+    (void)bucket;
     return (struct need){.worker = TILE_QUERIES * (latent_width(a) + KEYS + a->rank + 2) + latent_width(a) * KEYS +
                                    product_scratch(l->products, a->rank)};
 }

@@ -44,6 +44,7 @@ static void multiply_halves(block_product *multiply, const struct few_rows *f) {
     half.y += half.n_x * f->y_stride;
     half.n_x = f->n_x - half.n_x;
     half.x += arranged_floats(f->n_cols);
+    half.near = true;
     multiply(&half);
 }
 static void arrange_by(int set, int how, const float *x, int64_t stride, int n_x, int64_t n, float *out) {

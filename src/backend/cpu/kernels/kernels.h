@@ -62,11 +62,11 @@ struct kernels {
     const struct format_kernels *formats; // ends with a format of NULL
 
     /* multiply_few wants the activations in the order in which it meets the weights of a part's format: a number
-     * above 0 for that order, and rows of x, of n columns, brought into it; out [arranged_floats(n)]. */
+     * above 0 for that order, and rows of x, of n columns, brought into it; out [arranged_floats(n)], twice if wide. */
     int (*arrangement)(const struct weight_part *part);
     void (*arrange)(int arrangement, const float *x, int64_t x_stride, int n_x, int64_t n, float *out);
     void (*multiply_few)(const struct few_rows *f);
-    /* In how many groups of FEW_ROWS rows multiply_few should meet the part as it is stored, at most; weights for more
+    /* In how many groups of its rows multiply_few should meet the part as it is stored, at most; weights for more
      * of them, and those of formats with 0, are made ready. */
     int (*direct_groups)(const struct weight_part *part);
     bool wide;     // arrange and multiply_few take 2 * FEW_ROWS rows, out and x [2 * arranged_floats(n)]
@@ -116,7 +116,7 @@ struct kernels {
 };
 
 extern const struct kernels kernels_portable, kernels_avx2, kernels_avx512, kernels_neon;
-const struct kernels *kernels_bf16(void); // NULL where the processor lacks AVX-512 BF16; by name or by --dtype alone
+const struct kernels *kernels_bf16(void); // NULL where the processor lacks AVX-512 BF16; by name or --dtype, serve too
 const struct kernels *kernels_amx(void);  // NULL where the processor has no tiles or the system gives none
 
 /* NULL: there is none. */

@@ -1,6 +1,6 @@
 /* kernels_vnni.c - block formats times activations of 8 bits: how x is rounded (kernels_vnni.h has its order), and
  * rows of weights by sixteens. One row of x meets them as they are stored, several meet them made ready, for many rows
- * of x once. */
+ * of x once; with AMX kernels_int8_amx.c says which do not. */
 #if defined(__x86_64__)
 #include "backend/cpu/kernels/vnni/tiles.h"
 

@@ -3,7 +3,7 @@
  *
  *     one row of x      codes as they are stored, lanes are columns; sums are folded until lanes are rows
  *     more rows of x    a step made ready: each vector is four columns of sixteen rows, to meet four of x broadcast
- *                       (tiles_vnni.h)
+ *                       (vnni/tiles.h)
  *
  * D is exact, so whoever makes it gives the same bits. */
 #pragma once

@@ -3,7 +3,7 @@
 
 #include "backend/cuda/cuda.h"
 
-enum { ATTENTION_FEW_TOKENS = 8 }; // sequences with more in a step go to the prefill kernel
+enum { ATTENTION_FEW_TOKENS = FEW_TOKENS }; // sequences with more in a step go to the prefill kernel
 enum element attention_query_element(const struct loaded *loaded,
                                      const struct op *op); // what an ATTENTION rounds its queries to
 enum status attention_plan(struct executable *exe, struct error *err);
