@@ -75,10 +75,11 @@ static bool round_group(double *x, int n) {
         error[i] = error_of(x, n, scale[i]);
         best = error[i] < error[best] ? i : best;
     }
-    for (int i = 0; i < CANDIDATES; i++)
+    for (int i = 0; i < CANDIDATES; i++) { // another scale of one that loses might win
+        double exact = most / steps[i];
         sure &= scale[i] == scale[best] || error[i] > error[best] * (1 + UNSURE);
-    double exact = most / steps[best];
-    sure &= bfloat16(exact * (1 + UNSURE_OF_LARGEST)) == bfloat16(exact * (1 - UNSURE_OF_LARGEST));
+        sure &= bfloat16(exact * (1 + UNSURE_OF_LARGEST)) == bfloat16(exact * (1 - UNSURE_OF_LARGEST));
+    }
     sure &= !has_two_largest(x, n, most);
     for (int i = 0; i < n; i++) {
         double at = scale[best] == 0 ? 0 : x[i] / scale[best];
