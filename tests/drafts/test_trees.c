@@ -2,7 +2,7 @@
  * every token and log-probability is that without guesses, greedy and drawn, for full, windowed and latent caches, in
  * float32 and int4, with caches too small for all, and cancels; and a draft guesses behind a branch what it guesses in
  * a chain. Half of what is guessed is put right and some made up, so that branches are taken often whatever the draft
- * is worth. */
+ * is worth. Not in make test-fast: test_guesses has chains. */
 #include "draft_rig.h"
 #include "op_rig.h"
 

@@ -1,4 +1,6 @@
-"""Overload: who is let into the queue, who is told to come later, and whether what he is told is true."""
+"""Overload: who is let into the queue, who is told to come later, and whether what he is told is true.
+
+Not in make test-fast: it waits in queues, under load."""
 import http.client
 import json
 import statistics

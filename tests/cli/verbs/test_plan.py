@@ -1,4 +1,6 @@
-"""gyre plan: predictions against what docs/scaling.md recorded; what fits; what is refused."""
+"""gyre plan: predictions against what docs/scaling.md recorded; what fits; what is refused.
+
+Not in make test-fast: it replays traces."""
 import json, os, re, shutil, statistics, subprocess, tempfile, unittest
 
 from places import ROOT
