@@ -23,6 +23,7 @@
  * rows of x 310 GFLOP/s from the second-level cache, where AVX-512 makes 110, and 174 from the third, 108; with one row
  * as fast as the third-level cache gives the weights, like AVX-512. */
 #if defined(__x86_64__)
+#include "backend/cpu/kernels/amx/tiles.h"
 #include "backend/cpu/kernels/kernels.h"
 
 #include "base/status.h"
@@ -41,9 +42,6 @@
 #endif
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
-
-/* All of what `at` points to is written here, and may be written behind this: the tiles' intrinsics do not say it. */
-#define TILE_FENCE(at) __asm__ volatile("" ::"r"(at) : "memory")
 
 enum {
     BY_TILE = 100, // and more, by columns_before: arrangements that the set for AVX-512 does not know
@@ -166,19 +164,9 @@ static void arrange(int how, const float *x, int64_t x_stride, int n_x, int64_t 
 
 /* ---- products ---- */
 
-/* Tiles 0 to 3 are C, by A and then by B; 4 and 5 are A; 6 and 7 are B. */
+/* C by A and then by B. */
 static void configure(int rows) {
-    struct {
-        uint8_t palette, start_row, unused[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        config.row_bytes[i] = i == 4 || i == 5 ? 64 : 3 * ROWS_OF_B * sizeof(float);
-        config.rows[i] = (uint8_t)(i < 6 ? rows : TILE_ROWS);
-    }
-    TILE_FENCE(&config);
-    _tile_loadconfig(&config);
+    tiles_configure(rows, TILE_ROWS, 64, 3 * ROWS_OF_B * (int)sizeof(float));
 }
 
 static ALWAYS_INLINE void multiply_step(const int n_a, const int n_b, const unsigned char *w, int64_t w_stride,

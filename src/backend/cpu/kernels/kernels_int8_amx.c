@@ -13,33 +13,17 @@
  * AVX-512. A store waits for its product with all that came behind it, so it follows a step later. */
 #if defined(__x86_64__)
 #define WIDE_TILES
+#include "backend/cpu/kernels/amx/tiles.h"
 #include "backend/cpu/kernels/scales_vnni.h"
 #include "backend/cpu/kernels/vnni/tiles.h"
-
-/* All of what `at` points to is written here, and may be written behind this: the tiles' intrinsics do not say it. */
-#define TILE_FENCE(at) __asm__ volatile("" ::"r"(at) : "memory")
 
 /* C of both parts of a step. It must have left the store buffer before it is loaded, as nothing is forwarded from a
  * tile. It is not where C is being stored in 4 KiB, as the processor compares 12 bits of addresses. */
 typedef __m512i step_sums[2][MOST_X];
 enum { STEPS_KEPT = 4, STEPS_BEHIND = 3, HALF = SIXTEEN / 2 };
 
-/* Tiles 0 to 3 are C of two steps, 4 and 5 are A, 6 and 7 are B. */
-static void configure(enum qformat_id id, int n_x) {
-    (void)id;
-    struct {
-        uint8_t palette, start_row, unused[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        config.row_bytes[i] = i == 4 || i == 5 ? BLOCK : 64;
-        config.rows[i] = (uint8_t)(i < 6 ? n_x : HALF);
-    }
-    TILE_FENCE(&config);
-    _tile_loadconfig(&config);
-}
-
+/* C of two steps. */
+static void configure(int n_x) { tiles_configure(n_x, HALF, BLOCK, 64); }
 static void release(void) { _tile_release(); }
 
 /* A step, to the tiles of even ones or of odd ones. */
@@ -129,7 +113,7 @@ static ALWAYS_INLINE void multiply_steps(const struct tile_kind kind, const int 
     UNROLL for (int t = 0; t < n_x; t++) tile->y[t] = y[t];
 }
 
-const struct tile_products tiles_by_amx = {configure, multiply_tile, release};
+const struct tile_products tiles_by_amx = {true, configure, multiply_tile, release};
 
 /* ---- weights as stored ---- */
 
@@ -147,20 +131,6 @@ struct stored {
     int32_t sums[BLOCKS_KEPT][SIXTEEN][FEW_ROWS];
     float scales[BLOCKS_KEPT][SIXTEEN];
 };
-
-static void configure_stored(void) {
-    struct {
-        uint8_t palette, start_row, unused[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        config.row_bytes[i] = 32; // of FEW_ROWS integers, of A's columns, of FEW_ROWS times four columns
-        config.rows[i] = i < 6 ? SIXTEEN : HALF;
-    }
-    TILE_FENCE(&config);
-    _tile_loadconfig(&config);
-}
 
 /* Codes of block b, where they are not bytes as they are stored. */
 static ALWAYS_INLINE void take_codes(const enum qformat_id f, struct stored *at, int64_t b) {
@@ -260,7 +230,7 @@ static void put_columns(const struct few_rows *f, int64_t r, const __m256 y[SIXT
 
 static ALWAYS_INLINE void multiply_stored(const enum qformat_id id, const struct few_rows *f) {
     struct stored at = {.stride = f->part->row_stride, .x = f->x, .n = f->n_cols / BLOCK};
-    configure_stored();
+    tiles_configure(SIXTEEN, HALF, BLOCK, FEW_ROWS * 4); // of integers, and of x four columns
     for (int64_t r = 0; r < f->n_rows; r += SIXTEEN) {
         int64_t first = MIN(r, f->n_rows - SIXTEEN); // rows before the last sixteen may be computed twice
         __m256 y[SIXTEEN];

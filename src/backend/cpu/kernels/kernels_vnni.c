@@ -194,7 +194,8 @@ static void multiply_several(const struct tile_products *tiles, const struct few
         }
         for (int64_t c = 0; c < f->n_cols; c += PIECE * STEP) {
             int64_t n = MIN(f->n_cols - c, PIECE * STEP);
-            functions_of(format->id)->ready(p + block_row_bytes(format, c), stride, f->n_rows, n, tiles->begin, ready);
+            functions_of(format->id)->ready(p + block_row_bytes(format, c), stride, f->n_rows, n, tiles->is_signed,
+                                            ready);
             tile.n_steps = n_steps(n);
             tiles->multiply(format->id, f->n_x, &tile);
             tile.x += tile.n_steps * f->n_x * X_FLOATS;
@@ -212,7 +213,7 @@ static void multiply_by(const struct tile_products *tiles, const struct few_rows
         return;
     }
     if (tiles->begin)
-        tiles->begin(id, f->n_x);
+        tiles->begin(f->n_x);
     if (is_ready)
         multiply_ready(tiles, f);
     else

@@ -40,10 +40,10 @@ struct tile {
     int64_t ahead_bytes;  // the core can have under way
 };
 
-/* What multiplies tiles, signed ones if it has begin, all of one format and n_x between begin and end, which may be
- * NULL. The bits are the same. */
+/* What multiplies tiles, all of one format and n_x between begin and end, which may be NULL. The bits are the same. */
 struct tile_products {
-    void (*begin)(enum qformat_id id, int n_x);
+    bool is_signed; // codes
+    void (*begin)(int n_x);
     void (*multiply)(enum qformat_id id, int n_x, const struct tile *tile);
     void (*end)(void);
 };
