@@ -16,7 +16,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { ROWS = 21, MAX_COLS = 2560, MAX_BYTES = 210, GUARD = 4, MOST_X = 2 * FEW_ROWS };
+enum { ROWS = 70, MAX_COLS = 2560, MAX_BYTES = 210, GUARD = 4, MOST_X = 2 * FEW_ROWS };
 
 static const struct kernels *set; // that is tested
 
@@ -130,7 +130,7 @@ static void check_ready(const struct weight_part *part, int64_t n, const float *
     static float floats[(ROWS + 7) / 8 * 8 * (MAX_COLS + 64)];
     static _Alignas(64) float arranged[2 * MOST_X * (MAX_COLS + 128)];
     float other[MOST_X * (ROWS + GUARD)];
-    if (n_x == 1 || set->direct_groups(part) == INT_MAX) // several groups have more than one row each
+    if (n_x < (set->wide ? FEW_ROWS : 2) || set->direct_groups(part) == INT_MAX) // as groups of several have
         return;
     memset(floats, 0xFF, sizeof floats);
     for (int i = 0; i < n_x * (ROWS + GUARD); i++)

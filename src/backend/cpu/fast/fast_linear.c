@@ -19,14 +19,21 @@ enum {
     READY_FLOATS = 160 << 10, // ... and as floats
     LEAST_READY = 8,          // rows that few rows of x meet ...
     LEAST_KEPT = 16,          // ... and many: AVX-512's products with blocks take so many at a time
+    COMPACT = 3,              // of struct kernels, is_compact
     LEAST_DIRECT = 16,
     MOST_READY = PARTIAL_ROWS,
     MOST_TILED = 256,
     STREAM_BYTES = 128 << 10 // weights of a piece that few rows of x meet
 };
 
-static int64_t ready_rows(int64_t width) {
-    return MIN(MAX(READY_FLOATS / arranged_cols(width) / LEAST_READY * LEAST_READY, LEAST_KEPT), MOST_READY);
+/* Rows of a piece that is made ready, of so many times fewer bytes than as floats. */
+static int64_t ready_rows(int64_t width, int64_t fewer) {
+    int64_t n = fewer * READY_FLOATS / arranged_cols(width) / LEAST_READY * LEAST_READY;
+    return MIN(MAX(n, LEAST_KEPT), MOST_READY);
+}
+static int64_t ready_floats(const struct kernels *k, int64_t width) {
+    int64_t floats = ready_rows(width, 1), compact = k->is_compact ? (ready_rows(width, COMPACT) + 2) / COMPACT : 0;
+    return MAX(floats, compact) * arranged_cols(width);
 }
 
 static int64_t group_rows(const struct kernels *k) { return k->wide ? 2 * FEW_ROWS : FEW_ROWS; }
@@ -36,7 +43,7 @@ static int64_t group_floats(const struct kernels *k, int64_t width) {
 
 /* The arranged rows of a group, then their sums so far with the rows of a piece, then weights made ready. */
 int64_t product_scratch(const struct kernels *k, int64_t width) {
-    return group_floats(k, width) + MOST_READY * FEW_ROWS * MOST_LANES + ready_rows(width) * arranged_cols(width);
+    return group_floats(k, width) + MOST_READY * FEW_ROWS * MOST_LANES + ready_floats(k, width);
 }
 
 /* Rows of a part, what they add to and where the result goes. */
@@ -123,7 +130,9 @@ static void multiply_direct(struct product *p, const struct run *run) {
 }
 
 static void multiply_ready(struct product *p, const struct run *run) {
-    int64_t width = arranged_cols(p->x.width), n = p->x.rows <= FEW_ROWS ? LEAST_READY : ready_rows(p->x.width);
+    const struct kernels *k = p->kernels;
+    int64_t width = arranged_cols(p->x.width), fewer = k->is_compact && k->is_compact(run->part) ? COMPACT : 1;
+    int64_t n = p->x.rows <= FEW_ROWS ? LEAST_READY : ready_rows(p->x.width, fewer);
     float *floats = p->scratch + group_floats(p->kernels, p->x.width) + MOST_READY * FEW_ROWS * MOST_LANES;
     for (int64_t r = 0; r < run->n; r += n) {
         struct run piece = piece_of(run, r, MIN(n, run->n - r));

@@ -81,6 +81,10 @@ static void multiply_by(int set, const struct few_rows *f) {
                                         float *out) {                                                           \
         const struct block_products *own = products_of(i, part);                                                \
         return (own ? own->ready : bases[i]->ready)(part, row, n_rows, n, out);                                 \
+    }                                                                                                           \
+    static bool is_compact_##i(const struct weight_part *part) {                                                \
+        const struct block_products *own = products_of(i, part);                                                \
+        return own && own->compact;                                                                             \
     }
 SET(0)
 SET(1)
@@ -89,13 +93,14 @@ SET(3)
 SET(4)
 SET(5)
 #define FUNCTIONS(i) \
-    { arrangement_##i, arrange_##i, multiply_few_##i, direct_groups_##i, ready_##i }
+    { arrangement_##i, arrange_##i, multiply_few_##i, direct_groups_##i, ready_##i, is_compact_##i }
 static const struct {
     int (*arrangement)(const struct weight_part *part);
     void (*arrange)(int arrangement, const float *x, int64_t x_stride, int n_x, int64_t n, float *out);
     void (*multiply_few)(const struct few_rows *f);
     int (*direct_groups)(const struct weight_part *part);
     struct weight_part (*ready)(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n, float *out);
+    bool (*is_compact)(const struct weight_part *part);
 } functions[MAX_SETS] = {FUNCTIONS(0), FUNCTIONS(1), FUNCTIONS(2), FUNCTIONS(3), FUNCTIONS(4), FUNCTIONS(5)};
 
 static const struct kernels *set_of(const struct kernels *base, const struct block_products *p) {
@@ -117,6 +122,7 @@ static const struct kernels *set_of(const struct kernels *base, const struct blo
     sets[i].multiply_few = functions[i].multiply_few;
     sets[i].direct_groups = functions[i].direct_groups;
     sets[i].ready = functions[i].ready;
+    sets[i].is_compact = functions[i].is_compact;
     return &sets[i];
 }
 

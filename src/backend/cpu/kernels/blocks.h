@@ -22,6 +22,7 @@ struct block_products {
     int arrangements;                                     // of x: the first of ARRANGEMENTS_EACH that are its own
     int (*arrangement)(const struct weight_part *part);
     void (*arrange)(int arrangement, const float *x, int64_t x_stride, int n_x, int64_t n, float *out);
+    bool compact;      // of kernels.h
     bool wide;         // takes 2 * FEW_ROWS rows of x; others get them in halves
     int direct_groups; // of kernels.h, as is ready; NULL where that is all
     struct weight_part (*ready)(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n, float *out);

@@ -80,6 +80,8 @@ struct kernels {
      * returned, of arranged_cols(n) columns and from row 0 on, with x in the arrangement of the part that they come
      * from, they give the same bits as that part. */
     struct weight_part (*ready)(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n, float *out);
+    /* Whether rows made ready take a third of that room at most; NULL: none do. */
+    bool (*is_compact)(const struct weight_part *part);
 
     /* Columns [col, col + n) of a weight's row as floats, any format; col a multiple of 32. */
     void (*convert)(const struct weight_part *part, int64_t row, int64_t col, int64_t n, float *out);

@@ -1,5 +1,5 @@
-/* kernels_int8_amx.c - tiles of sixteen rows of weights made ready times up to sixteen rows of x (vnni/tiles.h), in the
- * tiles of AMX: the integers are those of AVX-512 VNNI and floats are added in its order, so the bits are the same.
+/* kernels_int8_amx.c - sixteen rows of weights made ready times eight to sixteen rows of x, in the tiles of AMX: the
+ * integers are those of AVX-512 VNNI and floats are added in its order, so the bits are the same.
  *
  * TDPBSSD does C += A B with C [M][16] in int32, A [M][K] and B [K][16] signed bytes, four columns of a row beside each
  * other:
@@ -10,110 +10,139 @@
  *
  * It takes M cycles, and 10 at least; storing C takes 16, however many rows it has. So sixteen rows of x cost little
  * more than eight. Formats with a scale for each 16 columns fill a half of A and B, and gain nothing: they are left to
- * AVX-512. A store waits for its product with all that came behind it, so it follows a step later. */
+ * AVX-512. */
 #if defined(__x86_64__)
-#define WIDE_TILES
 #include "backend/cpu/kernels/amx/tiles.h"
+#include "backend/cpu/kernels/kernels_vnni.h"
 #include "backend/cpu/kernels/scales_vnni.h"
-#include "backend/cpu/kernels/vnni/tiles.h"
 
-/* C of both parts of a step. It must have left the store buffer before it is loaded, as nothing is forwarded from a
- * tile. It is not where C is being stored in 4 KiB, as the processor compares 12 bits of addresses. */
-typedef __m512i step_sums[2][MOST_X];
-enum { STEPS_KEPT = 4, STEPS_BEHIND = 3, HALF = SIXTEEN / 2 };
+#include "base/status.h"
 
-/* C of two steps. */
+/* A part is multiplied, its C stored PARTS_BEHIND parts later, when the product is there, and added as many later, when
+ * it has left the store buffer: nothing is forwarded from a tile. Vectors, products and stores of tiles share ports, so
+ * they are spread evenly. Tiles follow each other without a gap. */
+enum { PARTS_BEHIND = 4, HALF = SIXTEEN / 2 };
+
+/* Where a step of a tile is, of tile->n_tiles of n_steps. */
+struct place {
+    const __m512i *w;
+    const float *x;
+    int64_t step, tile;
+};
+
+/* C of PARTS_BEHIND parts. While such are stored, those before are loaded: not where C is being stored in 4 KiB, as the
+ * processor compares 12 bits of addresses. */
+struct sums {
+    _Alignas(64) __m512i first[PARTS_BEHIND][MOST_X], between[2 * MOST_X], second[PARTS_BEHIND][MOST_X];
+};
+
 static void configure(int n_x) { tiles_configure(n_x, HALF, BLOCK, 64); }
 static void release(void) { _tile_release(); }
 
-/* A step, to the tiles of even ones or of odd ones. */
-static ALWAYS_INLINE void multiply_step(const int odd, const __m512i *w, const float *x) {
-    _tile_loadd(6, w, sizeof *w);
-    _tile_loadd(4, x, X_FLOATS * sizeof(float));
-    _tile_loadd(7, w + HALF, sizeof *w);
-    _tile_loadd(5, x + HALF, X_FLOATS * sizeof(float));
-    if (odd) {
-        _tile_zero(2);
-        _tile_zero(3);
-        _tile_dpbssd(2, 4, 6);
-        _tile_dpbssd(3, 5, 7);
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_dpbssd(0, 4, 6);
-        _tile_dpbssd(1, 5, 7);
+#define MULTIPLY(c, a, b)                          \
+    _tile_zero(c);                                 \
+    _tile_loadd(a, x, X_TILE_ROW * sizeof(float)); \
+    _tile_loadd(b, w, sizeof *w);                  \
+    _tile_dpbssd(c, a, b)
+
+/* A part, which is part c % 2 of its step. */
+static ALWAYS_INLINE void multiply_part(const int c, const struct place *at) {
+    const __m512i *w = at->w + c % 2 * HALF;
+    const float *x = at->x + c % 2 * HALF;
+    switch (c) {
+    case 0: MULTIPLY(0, 4, 6); return;
+    case 1: MULTIPLY(1, 5, 7); return;
+    case 2: MULTIPLY(2, 4, 6); return;
+    default: MULTIPLY(3, 5, 7);
     }
 }
 
-static ALWAYS_INLINE void store_step(const int odd, step_sums *sums) {
-    if (odd) {
-        _tile_stored(2, (*sums)[0], sizeof(__m512i));
-        _tile_stored(3, (*sums)[1], sizeof(__m512i));
-    } else {
-        _tile_stored(0, (*sums)[0], sizeof(__m512i));
-        _tile_stored(1, (*sums)[1], sizeof(__m512i));
+static ALWAYS_INLINE void store_part(const int c, __m512i to[MOST_X]) {
+    switch (c) {
+    case 0: _tile_stored(0, to, sizeof *to); return;
+    case 1: _tile_stored(1, to, sizeof *to); return;
+    case 2: _tile_stored(2, to, sizeof *to); return;
+    default: _tile_stored(3, to, sizeof *to);
     }
 }
 
-static ALWAYS_INLINE void add_step(const struct tile_kind kind, const int n_x, const __m512i *w, const float *x,
-                                   step_sums *sums, __m512 y[MOST_X]) {
-    UNROLL for (int i = 0; i < 2; i++) {
-        __m512 scale = _mm512_loadu_ps(w + SIXTEEN + i), less = kind.min ? _mm512_loadu_ps(w + SIXTEEN + 2 + i) : scale;
-        UNROLL for (int t = 0; t < n_x; t++) y[t] =
-            add_part(kind.min, 2, _mm512_load_si512(&(*sums)[i][t]), scale, less, x + t * X_FLOATS, i, y[t]);
+/* As add_part, over all rows of x. */
+static ALWAYS_INLINE void add_sums(const bool min, const int n_x, const int c, const struct place *at,
+                                   const __m512i sums[MOST_X], __m512 y[MOST_X]) {
+    const __m512i *numbers = at->w + SIXTEEN + c % 2;
+    const float *x = at->x + n_x * X_TILE_ROW + c % 2 * MOST_X;
+    const __m512 scale = _mm512_loadu_ps(numbers), less = min ? _mm512_loadu_ps(numbers + 2) : scale;
+    UNROLL for (int t = 0; t < n_x; t++) {
+        y[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums + t)),
+                               _mm512_mul_ps(scale, _mm512_set1_ps(x[t])), y[t]);
+        if (min)
+            y[t] = _mm512_fmadd_ps(less, _mm512_set1_ps(x[2 * MOST_X + t]), y[t]);
     }
 }
 
-/* Where a tile is. */
-struct place {
-    const struct tile *tile;
-    int vectors, x_floats; // of a step
-    const uint8_t *ahead;
-    step_sums sums[STEPS_KEPT];
-};
-
-static ALWAYS_INLINE void add_kept(const struct tile_kind kind, const int n_x, struct place *at, int64_t s,
-                                   __m512 y[MOST_X]) {
-    add_step(kind, n_x, at->tile->w + s * at->vectors, at->tile->x + s * at->x_floats, &at->sums[s % STEPS_KEPT], y);
-}
-
-/* Step s: multiplied, the one before stored, an earlier one added to y. */
-static ALWAYS_INLINE void pass_step(const struct tile_kind kind, const int n_x, const int odd, struct place *at,
-                                    int64_t s, __m512 y[MOST_X]) {
-    const uint8_t *to = at->ahead + at->tile->ahead_bytes;
-    for (; at->ahead < to; at->ahead += 64)
-        _mm_prefetch((const char *)at->ahead, _MM_HINT_T1);
-    multiply_step(odd, at->tile->w + s * at->vectors, at->tile->x + s * at->x_floats);
-    if (s > 0)
-        store_step(!odd, &at->sums[(s - 1) % STEPS_KEPT]);
-    if (s >= STEPS_BEHIND)
-        add_kept(kind, n_x, at, s - STEPS_BEHIND, y);
-}
-
-static ALWAYS_INLINE void multiply_steps(const struct tile_kind kind, const int n_x, const struct tile *tile) {
-    const int64_t n = tile->n_steps;
-    struct place at = {
-        .tile = tile, .vectors = SIXTEEN + 2 * (kind.min ? 2 : 1), .x_floats = n_x * X_FLOATS, .ahead = tile->ahead};
-    __m512 y[MOST_X];
-    UNROLL for (int t = 0; t < n_x; t++) y[t] = tile->y[t];
-    TILE_FENCE(&at);
-    int64_t s = 0;
-    for (; s + 2 <= n; s += 2) {
-        pass_step(kind, n_x, 0, &at, s, y);
-        pass_step(kind, n_x, 1, &at, s + 1, y);
+/* To the next step; behind the last one it stays there. */
+static ALWAYS_INLINE void pass_step(const struct tile *tile, const int vectors, const int x_floats, struct place *at) {
+    if (++at->step < tile->n_steps) {
+        at->w += vectors;
+        at->x += x_floats;
+    } else if (at->tile + 1 < tile->n_tiles) {
+        at->tile++;
+        at->step = 0;
+        at->w += vectors;
+        at->x = tile->x;
     }
-    if (s < n) {
-        pass_step(kind, n_x, 0, &at, s, y);
-        store_step(0, &at.sums[s % STEPS_KEPT]);
-    } else if (n > 0) {
-        store_step(1, &at.sums[(n - 1) % STEPS_KEPT]);
-    }
-    for (s = MAX(n - STEPS_BEHIND, 0); s < n; s++)
-        add_kept(kind, n_x, &at, s, y);
-    UNROLL for (int t = 0; t < n_x; t++) tile->y[t] = y[t];
 }
 
-const struct tile_products tiles_by_amx = {true, configure, multiply_tile, release};
+static ALWAYS_INLINE void multiply_steps(const bool min, const int n_x, const struct tile *tile) {
+    const int vectors = SIXTEEN + 2 * (min ? 2 : 1);
+    struct sums sums;
+    struct place from = {tile->w, tile->x}, at = from; // what is multiplied, what is added
+    __m512i(*kept)[MOST_X] = sums.first, (*stored)[MOST_X] = sums.second;
+    const uint8_t *ahead = tile->ahead;
+    const int64_t n = tile->n_steps * tile->n_tiles;
+    __m512 y[MOST_X] = {0};
+    TILE_FENCE(&sums);
+    for (int64_t step = -PARTS_BEHIND; step < n; step += PARTS_BEHIND / 2) { // that is added
+        for (const uint8_t *to = ahead + 2 * tile->ahead_bytes; ahead < to; ahead += 64)
+            _mm_prefetch((const char *)ahead, _MM_HINT_T1);
+        UNROLL for (int c = 0; c < PARTS_BEHIND; c++) {
+            const bool exists = step + c / 2 >= 0 && step + c / 2 < n;
+            if (c % 2 == 0 && exists && at.step == 0)
+                UNROLL for (int t = 0; t < n_x; t++) y[t] = tile->y[at.tile * MOST_X + t];
+            store_part(c, stored[c]);
+            multiply_part(c, &from);
+            add_sums(min, n_x, c, &at, kept[c], y);
+            if (c % 2 == 0)
+                continue;
+            pass_step(tile, vectors, X_TILE(n_x), &from);
+            if (!exists)
+                continue;
+            if (at.step + 1 == tile->n_steps)
+                UNROLL for (int t = 0; t < n_x; t++) tile->y[at.tile * MOST_X + t] = y[t];
+            pass_step(tile, vectors, X_TILE(n_x), &at);
+        }
+        TILE_FENCE(&sums);
+        __m512i(*other)[MOST_X] = kept;
+        kept = stored, stored = other;
+    }
+}
+
+#define TILE(n)                                                                        \
+    static void plain_##n(const struct tile *tile) { multiply_steps(false, n, tile); } \
+    static void with_min_##n(const struct tile *tile) { multiply_steps(true, n, tile); }
+TILE(8)
+TILE(9) TILE(10) TILE(11) TILE(12) TILE(13) TILE(14) TILE(15) TILE(16)
+#define ROW(kind) \
+    { kind##_8, kind##_9, kind##_10, kind##_11, kind##_12, kind##_13, kind##_14, kind##_15, kind##_16 }
+
+    static void multiply_tile(enum qformat_id id, int n_x, const struct tile *tile) {
+    static void (*const functions[2][MOST_X - FEW_ROWS + 1])(const struct tile *tile) = {ROW(plain), ROW(with_min)};
+    BUG_IF(n_x < FEW_ROWS || n_x > MOST_X);
+    functions[has_min(id)][n_x - FEW_ROWS](tile);
+}
+
+const struct tile_products tiles_by_amx = {
+    .is_signed = true, .is_wide = true, .begin = configure, .multiply = multiply_tile, .end = release};
 
 /* ---- weights as stored ---- */
 

@@ -11,6 +11,9 @@
 
 enum {
     BY_BYTES = VNNI_ARRANGEMENTS,
+    FOR_AMX = AMX_ARRANGEMENTS,
+    WITH_COLUMNS,
+    MOST_TILES = 4,
     LEAST_TILED = FEW_ROWS + 1 // rows of x that tiles are faster for, where codes are made ready for each time
 };
 
@@ -43,15 +46,18 @@ static ALWAYS_INLINE void round_block(const float *x, int64_t left, const int b,
     out[X_MIN + b] = s * (float)both;
 }
 
+/* A step of a row, of whose columns `left` exist. */
+static ALWAYS_INLINE void arrange_step(const float *x, int64_t left, float out[X_FLOATS]) {
+    round_block(x, left, 0, out);
+    round_block(left > BLOCK ? x + BLOCK : x, left - BLOCK, 1, out);
+    out[X_FLOATS - 2] = out[X_FLOATS - 1] = 0;
+}
+
 static void arrange(int how, const float *x, int64_t x_stride, int n_x, int64_t n, float *out) {
     (void)how;
     for (int64_t c = 0; c < n; c += STEP)
-        for (int t = 0; t < n_x; t++, out += X_FLOATS) {
-            const float *from = x + t * x_stride + c;
-            round_block(from, n - c, 0, out);
-            round_block(n - c > BLOCK ? from + BLOCK : x, n - c - BLOCK, 1, out);
-            out[X_FLOATS - 2] = out[X_FLOATS - 1] = 0;
-        }
+        for (int t = 0; t < n_x; t++, out += X_FLOATS)
+            arrange_step(x + t * x_stride + c, n - c, out);
 }
 
 /* Rows that are arranged already, by columns (kernels_vnni.h): those that are not there as zeros. */
@@ -66,14 +72,40 @@ static void turn_columns(const float *x, int n_x, int64_t n_steps, float *out) {
         }
 }
 
+/* For tiles (kernels_vnni.h). */
+static void arrange_tiles(const float *x, int64_t x_stride, int n_x, int64_t n, float *out) {
+    for (int64_t c = 0; c < n; c += STEP, out += X_TILE(n_x))
+        for (int t = 0; t < n_x; t++) {
+            float row[X_FLOATS], *numbers = out + n_x * 16 + t;
+            arrange_step(x + t * x_stride + c, n - c, row);
+            memcpy(out + t * 16, row, STEP);
+            for (int b = 0; b < 2; b++) {
+                numbers[b * MOST_X] = row[X_SCALE + b];
+                numbers[(2 + b) * MOST_X] = row[X_MIN + b];
+            }
+        }
+}
+
+static int64_t n_steps(int64_t n_cols) { return (n_cols + STEP - 1) / STEP; }
+
 /* Fewer are no faster. */
 static bool has_columns(int n_x) { return n_x > FEW_ROWS / 2 && n_x <= FEW_ROWS; }
 
+/* Up to FEW_ROWS as for VNNI, then by columns where the format has products for them. For tiles, which of up to
+ * FEW_ROWS only a whole group meets, when weights are made ready, it comes last. */
+static int64_t before_columns(int n_x, int64_t steps) { return steps * n_x * X_FLOATS; }
+static int64_t before_tiles(int n_x, int64_t steps) {
+    return n_x > FEW_ROWS ? 0 : before_columns(n_x, steps) + steps * X_COLUMNS;
+}
+
 static void arrange_for_amx(int how, const float *x, int64_t x_stride, int n_x, int64_t n, float *out) {
-    const int64_t n_steps = (n + STEP - 1) / STEP;
-    arrange(how, x, x_stride, n_x, n, out);
-    if (has_columns(n_x))
-        turn_columns(out, n_x, n_steps, out + n_steps * n_x * X_FLOATS);
+    const int64_t steps = n_steps(n);
+    if (n_x <= FEW_ROWS)
+        arrange(how, x, x_stride, n_x, n, out);
+    if (how == WITH_COLUMNS && has_columns(n_x))
+        turn_columns(out, n_x, steps, out + before_columns(n_x, steps));
+    if (n_x >= FEW_ROWS)
+        arrange_tiles(x, x_stride, n_x, n, out + before_tiles(n_x, steps));
 }
 
 /* ---- formats ---- */
@@ -164,17 +196,23 @@ static void put_all(const struct few_rows *f, int64_t r, const __m512 *y) {
         put(f, sixteen_start(r, f->n_rows), MIN(f->n_rows, SIXTEEN), t, y[t]);
 }
 
-static int64_t n_steps(int64_t n_cols) { return (n_cols + STEP - 1) / STEP; }
+static int64_t x_step(const struct tile_products *tiles, int n_x) {
+    return tiles->is_wide ? X_TILE(n_x) : n_x * X_FLOATS;
+}
 
 static void multiply_ready(const struct tile_products *tiles, const struct few_rows *f) {
     const enum qformat_id id = f->part->format->id;
     const int64_t steps = n_steps(f->part->row_stride);
+    const int64_t each = (tiles->is_wide ? MOST_TILES : 1) * SIXTEEN;
     struct tile tile = {.w = f->part->data, .n_steps = steps, .x = f->x};
-    for (int64_t r = 0; r < f->n_rows; r += SIXTEEN, tile.w += steps * step_vectors(id)) {
-        __m512 y[MOST_X] = {0};
-        tile.y = y;
+    for (int64_t r = 0; r < f->n_rows; r += each) {
+        __m512 y[MOST_TILES][MOST_X] = {0};
+        tile.y = y[0];
+        tile.n_tiles = (MIN(f->n_rows - r, each) + SIXTEEN - 1) / SIXTEEN;
         tiles->multiply(id, f->n_x, &tile);
-        put_all(f, r, y);
+        for (int64_t i = 0; i < tile.n_tiles; i++)
+            put_all(f, r + i * SIXTEEN, y[i]);
+        tile.w += tile.n_tiles * steps * step_vectors(id);
     }
 }
 
@@ -187,18 +225,18 @@ static void multiply_several(const struct tile_products *tiles, const struct few
     for (int64_t r = 0; r < f->n_rows; r += SIXTEEN) {
         const uint8_t *p = (const uint8_t *)f->part->data + (f->row + sixteen_start(r, f->n_rows)) * stride;
         __m512 y[MOST_X] = {0};
-        struct tile tile = {.w = ready, .x = f->x, .y = y};
+        struct tile tile = {.w = ready, .n_tiles = 1, .x = f->x, .y = y};
         if (!f->near) {
             tile.ahead = p + far_ahead(stride);
             tile.ahead_bytes = SIXTEEN * STEP * format->block_bytes / format->block_cols;
         }
         for (int64_t c = 0; c < f->n_cols; c += PIECE * STEP) {
             int64_t n = MIN(f->n_cols - c, PIECE * STEP);
-            functions_of(format->id)->ready(p + block_row_bytes(format, c), stride, f->n_rows, n, tiles->is_signed,
-                                            ready);
+            functions_of(format->id)
+                ->ready(p + block_row_bytes(format, c), stride, f->n_rows, n, tiles->is_signed, ready);
             tile.n_steps = n_steps(n);
             tiles->multiply(format->id, f->n_x, &tile);
-            tile.x += tile.n_steps * f->n_x * X_FLOATS;
+            tile.x += tile.n_steps * x_step(tiles, f->n_x);
             tile.ahead += tile.n_steps * tile.ahead_bytes;
         }
         put_all(f, r, y);
@@ -226,13 +264,17 @@ static void multiply_vnni(const struct few_rows *f) { multiply_by(&tiles_by_vnni
 static void multiply_amx(const struct few_rows *f) {
     bool is_ready = f->part->format == &ready_formats[f->part->format->id];
     block_product *stored = is_ready ? NULL : stored_by_amx(f->part->format->id);
+    struct few_rows own = *f;
+    BUG_IF(is_ready && f->n_x < FEW_ROWS);
     if (stored && has_columns(f->n_x) && f->n_rows >= SIXTEEN) {
-        struct few_rows by_columns = *f;
-        by_columns.x += n_steps(f->n_cols) * f->n_x * X_FLOATS;
-        stored(&by_columns);
-        return;
+        own.x += before_columns(f->n_x, n_steps(f->n_cols));
+        stored(&own);
+    } else if (f->n_x < LEAST_TILED && !is_ready) {
+        multiply_by(&tiles_by_vnni, f);
+    } else {
+        own.x += before_tiles(f->n_x, n_steps(f->n_cols));
+        multiply_by(&tiles_by_amx, &own);
     }
-    multiply_by(f->n_x < LEAST_TILED && !is_ready ? &tiles_by_vnni : &tiles_by_amx, f);
 }
 
 static block_product *product_by_vnni(const struct weight_part *part) {
@@ -243,7 +285,9 @@ static block_product *product_by_amx(const struct weight_part *part) {
 }
 
 static int arrangement(const struct weight_part *part) { return (void)part, BY_BYTES; }
-static int arrangement_for_amx(const struct weight_part *part) { return (void)part, AMX_ARRANGEMENTS; }
+static int arrangement_for_amx(const struct weight_part *part) {
+    return stored_by_amx(part->format->id) ? WITH_COLUMNS : FOR_AMX;
+}
 
 static struct weight_part make_codes(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n,
                                      bool is_signed, float *out) {
@@ -278,6 +322,7 @@ const struct block_products products_amx = {.of = product_by_amx,
                                             .arrangements = AMX_ARRANGEMENTS,
                                             .arrangement = arrangement_for_amx,
                                             .arrange = arrange_for_amx,
+                                            .compact = true,
                                             .wide = true,
                                             .direct_groups = 1,
                                             .ready = make_signed,

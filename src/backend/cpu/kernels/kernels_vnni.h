@@ -5,6 +5,10 @@
  *
  *     64 bytes x | s_x of both blocks | -s_x S of both | -S of four quarters | -s_x S of four | -S of both | 0 0
  *
+ * For tiles of AMX with so many rows of x that are made ready or more than FEW_ROWS, X_TILE(n_x) floats a step:
+ *
+ *     64 bytes x of each of n_x rows | s_x of MOST_X rows, for both blocks | -s_x S of MOST_X rows, for both blocks
+ *
  * Sixteen rows made ready are a step of 64 columns after the other: 16 vectors of codes, a scale for each part of the
  * step, and in formats that have them as many mins. */
 #pragma once
@@ -32,17 +36,17 @@ RARE_BLOCKS(X)
 #undef X
 
 struct tile {
-    const __m512i *w; // made ready
-    int64_t n_steps;
-    const float *x;       // as arranged: [n_steps][n_x][X_FLOATS]
-    __m512 *y;            // [n_x], which is added to
+    const __m512i *w;         // made ready
+    int64_t n_steps, n_tiles; // tiles, of the same x, are more than one by AMX alone
+    const float *x;           // as arranged: [n_steps][n_x][X_FLOATS], or [n_steps][X_TILE(n_x)]
+    __m512 *y;                // [n_tiles][MOST_X], which is added to
     const uint8_t *ahead; // fetched meanwhile, ahead_bytes of them a step: all at once they would be more lines than
     int64_t ahead_bytes;  // the core can have under way
 };
 
 /* What multiplies tiles, all of one format and n_x between begin and end, which may be NULL. The bits are the same. */
 struct tile_products {
-    bool is_signed; // codes
+    bool is_signed, is_wide; // codes; x in steps of X_TILE(n_x), n_x >= FEW_ROWS
     void (*begin)(int n_x);
     void (*multiply)(enum qformat_id id, int n_x, const struct tile *tile);
     void (*end)(void);
@@ -65,6 +69,8 @@ enum {
     X_MIN_QUARTERS = 24,
     X_TAKEN = 28
 };
+enum { X_TILE_ROW = 16 }; // floats
+#define X_TILE(n_x) (((n_x) + 4) * X_TILE_ROW)
 
 /* How far ahead weights are fetched: to the last row's first block at least, when sixteen rows begin. */
 static ALWAYS_INLINE int64_t far_ahead(int64_t stride) { return MAX(24 << 10, SIXTEEN * stride + (4 << 10)); }

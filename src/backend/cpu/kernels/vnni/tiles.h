@@ -1,8 +1,6 @@
-/* tiles.h - sixteen rows of weights made ready times rows of x, up to eight or with WIDE_TILES sixteen, for whoever
- * defines multiply_steps: by AVX-512 VNNI kernels_vnni.c, by AMX kernels_int8_amx.c.
- *
- * D is exact and a row's float is added to part by part, so that it is the same with any number of rows and whoever
- * multiplies. */
+/* tiles.h - sixteen rows of weights made ready times up to eight rows of x by AVX-512 VNNI, for kernels_vnni.c, which
+ * defines multiply_steps. D is exact and a row's float is added to part by part, so that it is the same with any number
+ * of rows and whoever multiplies. */
 #pragma once
 
 #include "backend/cpu/kernels/kernels_vnni.h"
@@ -31,24 +29,9 @@ typedef void tile_function(const struct tile *tile);
     TILE_BY(name, 7, __VA_ARGS__) \
     TILE_BY(name, 8, __VA_ARGS__)
 #define EIGHT(name) name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8
-#ifdef WIDE_TILES
-#define TILES(name, ...)                                                                           \
-    EIGHT_BY(name, __VA_ARGS__)                                                                    \
-    TILE_BY(name, 9, __VA_ARGS__)                                                                  \
-    TILE_BY(name, 10, __VA_ARGS__)                                                                 \
-    TILE_BY(name, 11, __VA_ARGS__)                                                                 \
-    TILE_BY(name, 12, __VA_ARGS__)                                                                 \
-    TILE_BY(name, 13, __VA_ARGS__)                                                                 \
-    TILE_BY(name, 14, __VA_ARGS__)                                                                 \
-    TILE_BY(name, 15, __VA_ARGS__)                                                                 \
-    TILE_BY(name, 16, __VA_ARGS__)                                                                 \
-    static tile_function *const name[] = {EIGHT(name), name##_9,  name##_10, name##_11, name##_12, \
-                                          name##_13,   name##_14, name##_15, name##_16};
-#else
 #define TILES(name, ...)        \
     EIGHT_BY(name, __VA_ARGS__) \
     static tile_function *const name[] = {EIGHT(name)};
-#endif
 TILES(tiles_of_128, {2, 7, false})
 TILES(tiles_of_16, {2, 4, false})
 TILES(tiles_of_8, {2, 3, false})
