@@ -6,7 +6,7 @@
 #   BUILD=build/release tests/run.sh --fast        all that are for every commit: under a minute on two idle processors
 #
 # What takes long says in its first comment "Not in make test-fast" and why, but for test_ptx_*, and single tests say
-# @slow (tests/cli/rig/brief.py). Op tests and goldens take a sixth of their cases then, another one in each run
+# @slow (tests/cli/rig/brief.py). Op tests and goldens take a twelfth of their cases then, another one in each run
 # (op_rig.h). What takes minutes, on XLA and from PTX, takes a part of its cases in make test too, and all of them in
 # some hours by make test GYRE_TEST_ALL=1 (tests/cli/rig/parts.py). A test that uses more than $TEST_TIMEOUT seconds of
 # processor time (600; 7200 of all cases), or hangs, is killed and counts as failed under its name (tests/limit.py).
@@ -29,7 +29,7 @@ paths=$(grep -L "Not in make test-fast" $all | grep -v /test_ptx_)
 if [ "${1:-}" = --fast ]; then
     shift
     jobs=$((3 * jobs)) # the longest, which begin, sleep for most of their time
-    export GYRE_TEST_BRIEF=1 GYRE_TEST_PART=1/6
+    export GYRE_TEST_BRIEF=1 GYRE_TEST_PART=1/12
 else
     paths="$(echo "$all" | grep -vxF "$paths" | sort -r) $paths" # what takes long first: see side_by_side.py
 fi

@@ -210,7 +210,7 @@ static void a_25th_of_the_cache_is_kept_for_those_that_run(void **state) {
 /* Random chunks of a long text in a pool of as many blocks as one sequence of any length was said to need. */
 static void a_window_is_a_ring_of_as_many_blocks_as_was_said(void **state) {
     (void)state;
-    for (uint64_t i = 0; i < 200; i++) {
+    for (uint64_t i = 0, rounds = test_is_brief() ? 60 : 200; i < rounds; i++) {
         int block = 1 << (int)(uniform(i, 11) * 6), window = 1 + (int)(uniform(i, 12) * 100),
             chunk = 1 + (int)(uniform(i, 13) * 70);
         const struct cache_group group = {

@@ -351,6 +351,8 @@ static void hostile_templates_are_opened_soon(void **state) {
         "{% for a in range(99999) %}{{ ('x' * 999999) == ('x' * 999999) }}{% endfor %}",
     };
     for (size_t i = 0; i < ARRAY_LEN(hostile); i++) {
+        if (test_is_brief() && (i + test_seed()) % 3 != 0)
+            continue;
         clock_t begin = clock(); // of this process: others may be busy
         chat_template_free(template_of(hostile[i]));
         double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;

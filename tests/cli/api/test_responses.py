@@ -5,6 +5,7 @@ import shutil
 import tempfile
 import unittest
 
+from brief import slow
 from serving import ROOT, SMALL, Server, thinking_model
 
 ASK = "Tell me a story about a fox."
@@ -109,6 +110,7 @@ class Answers(unittest.TestCase):
                          ("incomplete", {"reason": "max_output_tokens"}, None))
         self.assertEqual(r["output"][-1]["status"], "incomplete")
 
+    @slow("it writes a whole story")
     def test_the_models_own_end_completes_it(self):
         story = Server("models/story")
         try:

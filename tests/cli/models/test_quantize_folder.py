@@ -81,6 +81,7 @@ class Folder(unittest.TestCase):
         self.assertEqual(p.returncode, 0, p.stderr)
         return float(p.stdout.split()[1])
 
+    @slow("it multiplies matrices in Python")
     def test_weights_and_logits_are_those_of_the_layout(self):
         folder = os.path.join(ROOT, "tests/models/llama")
         plain = read_tensors(os.path.join(folder, "model.safetensors"))

@@ -1,5 +1,7 @@
 """tools/turns.py with a stand-in for gyre: sides take turns behind a run that does not count, each with its own folder
-and variables; medians are of the turns; what a fault leaves is told."""
+and variables; medians are of the turns; what a fault leaves is told.
+
+Not in make test-fast: it is of a tool of measurements, which it starts forty times."""
 import os
 import subprocess
 import tempfile

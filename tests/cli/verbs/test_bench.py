@@ -51,6 +51,7 @@ class Bench(unittest.TestCase):
         self.assertEqual(p.returncode, 1)
         self.assertIn("--random-guesses: stand in for those of n-grams", p.stderr)
 
+    @slow("it measures guesses")
     def test_sequences_of_a_step_are_counted_and_not_its_tokens(self):
         """Two at a time, of whose guesses nearly all are right: a step gives up to eight tokens, of two sequences."""
         with tempfile.TemporaryDirectory() as folder:

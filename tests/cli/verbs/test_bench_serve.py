@@ -1,5 +1,7 @@
 """gyre bench serve: its table has vllm's labels, its figures are those of the answers, its prompts those that were
-asked for, and what a server does wrong is counted and said. The server is a fake one of known behaviour, or ours."""
+asked for, and what a server does wrong is counted and said. The server is a fake one of known behaviour, or ours.
+
+Not in make test-fast: it measures for seconds."""
 import json
 import os
 import re

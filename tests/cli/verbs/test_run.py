@@ -3,7 +3,7 @@ import json, math, os, pty, re, select, shutil, signal, subprocess, tempfile, ti
 
 from patience import PATIENCE
 
-from brief import slow
+from brief import slow, some_of
 from places import ROOT
 
 GYRE = os.path.abspath(os.environ["GYRE"])
@@ -85,8 +85,9 @@ class OnePrompt(unittest.TestCase):
 
     def test_however_the_prompt_is_cut(self):
         long = GOLDEN["cases"][5]
-        for flags in (["--max-num-batched-tokens", "1"], ["--max-num-batched-tokens", "7", "--block-size", "4"],
-                      ["--max-num-batched-tokens", "64", "--block-size", "16", "--threads", "2"]):
+        for flags in some_of([["--max-num-batched-tokens", "1"],
+                              ["--max-num-batched-tokens", "7", "--block-size", "4"],
+                              ["--max-num-batched-tokens", "64", "--block-size", "16", "--threads", "2"]]):
             o = run_json("--prompt-ids", ",".join(map(str, long["ids"])), "-n", "5", *GREEDY, *flags)
             self.assertEqual(o["ids"], long["greedy"][:5], flags)
 
@@ -100,6 +101,7 @@ class OnePrompt(unittest.TestCase):
         self.assertGreater(late["text"].count(" was"), 0)
         self.assertEqual(late["finish_reason"], "stop")
 
+    @slow("it writes a whole story")
     def test_the_end_of_sequence_token_ends_the_answer_unseen(self):
         o = run_json("--chat", "-p", "Tell me a story about dog and ball.", "--temperature", "0.7", "--seed", "3")
         self.assertIn(o["finish_reason"], ("stop", "length"))
@@ -181,7 +183,7 @@ class Batch(unittest.TestCase):
     def test_lines_share_steps_and_are_answered_in_order(self):
         lines = [{"prompt_ids": c["ids"], "max_tokens": 5 + 7 * (i % 5), "temperature": 0, "ignore_eos": True}
                  for i, c in enumerate(GOLDEN["cases"] * 3)]
-        for flags in ([], ["--max-num-seqs", "4", "--max-num-batched-tokens", "9", "--block-size", "8"]):
+        for flags in some_of([[], ["--max-num-seqs", "4", "--max-num-batched-tokens", "9", "--block-size", "8"]]):
             for line, case, o in zip(lines, GOLDEN["cases"] * 3, batch("run", lines, *flags)):
                 self.assertEqual(o["prompt_ids"], case["ids"])
                 self.assertEqual(o["ids"], case["greedy"][:line["max_tokens"]])

@@ -1,6 +1,7 @@
 """gyre tokenize and detokenize: what they print, JSON lines, a long text's digest, faults."""
 import hashlib, json, os, shutil, struct, subprocess, tempfile, unittest
 
+from brief import part_of
 from places import ROOT
 
 GYRE = os.path.abspath(os.environ["GYRE"])
@@ -144,6 +145,7 @@ class Tokenize(unittest.TestCase):
                 self.assertTrue(p.stderr.startswith("gyre: " + path), p.stderr)
 
 
+@part_of(1 / 6)
 class LongText(unittest.TestCase):
     def check(self, name, file):
         with open(os.path.join(ROOT, "tests/data/tokenizers/long_text_digests.json")) as f:
