@@ -1,5 +1,5 @@
-/* test_gemv.c - the weight-stream LINEAR of the CUDA backend (src/backend/cuda/linear/gemv.cu) against double
- * precision.
+/* test_gemv.c - the weight-stream LINEAR of the CUDA backend (src/backend/cuda/linear/gemv.cu, gemv_once.cu) against
+ * double precision.
  *
  * Weights of every format, random shapes whose rows and columns divide by nothing, every number of tokens, biases,
  * gated pairs. What must not be written is poisoned before and looked at after; what must not be read is NaN.
@@ -336,6 +336,55 @@ static void a_row_does_not_know_the_others(void **unused) {
     }
 }
 
+static void run_once(struct problem *p, const struct dgemv *a, const struct gemv_once_cut *c) {
+    struct launch l = {.stream = NULL};
+    struct dmat x = {p->dx, (int64_t)p->x_stride, p->s.in, ELEMENT_F16, NULL};
+    struct dmat y = {p->dy, (int64_t)p->y_stride, (int)p->y_width, p->s.y, NULL};
+    launch_gemv_once(&l, a, x, y, c);
+    must(cudaGetLastError(), "launch");
+    must(cudaDeviceSynchronize(), "run");
+    must(cudaMemcpy(p->y, p->dy, p->y_stride * size_of(p->s.y), cudaMemcpyDeviceToHost), "copy");
+}
+
+/* gemv_once.cu: one token, one pass and several, all tiles, columns that end anywhere in a chunk. Its bits are those of
+ * the cut of gemv.cu with eight column warps. Every second product finds NaN of a wider one in shared memory. */
+static void one_token_at_once(void **unused) {
+    (void)unused;
+    struct problem wider;
+    problem_init(&wider, (struct shape){ELEMENT_E4M3, ELEMENT_F32, 4096, 40, 1, false, false, 0});
+    must(cudaMemset(wider.dx, 0xff, wider.x_stride * sizeof(uint16_t)), "NaN");
+    int n_passes[4] = {0}, n_tiles[4] = {0};
+    for (int i = 0; i < (test_is_brief() ? 16 : 60); i++) {
+        bool several = i % 3 == 0;
+        int in = several ? 1536 + 16 * (1 + random_below(32)) : 16 * (1 + random_below(i % 7 ? 160 : 512)),
+            out = 1 + random_below(several ? 400 : 200), n_blocks = 1 + random_below(several ? 4 : 9);
+        struct problem p;
+        problem_init(&p, (struct shape){ELEMENT_E4M3, RESULTS[i % 3], in, out, 1, false, random_below(2), 0});
+        struct dgemv a = gemv_of(&p, p.s.bias), wide = gemv_of(&wider, false);
+        a.among_experts = random_below(2);
+        struct gemv_once_cut c = gemv_once_cut_by(&a, n_blocks), w = gemv_once_cut_by(&wide, 3);
+        if (c.n_blocks > 0 && c.n_passes < 4) {
+            n_passes[c.n_passes]++;
+            n_tiles[c.m_tiles]++;
+            if (i % 2)
+                run_once(&wider, &wide, &w);
+            run_once(&p, &a, &c);
+            check_rows(&p, NULL, 5);
+            const struct gemv_cut queued = {c.m_tiles, 1, 8, 1, n_blocks, false};
+            size_t n_bytes = p.y_width * size_of(p.s.y);
+            void *once = xcalloc(1, n_bytes);
+            memcpy(once, p.y, n_bytes);
+            if (run(&p, 0, 1, &queued))
+                assert_memory_equal(p.y, once, n_bytes);
+            free(once);
+        }
+        problem_release(&p);
+    }
+    problem_release(&wider);
+    for (int k = 1; k <= 3; k++)
+        EXPECT(n_tiles[k] > 0 && (k > 2 || n_passes[k] > 0));
+}
+
 /* Steps one after another on a stream, each started while the one before runs: what the first writes the second reads.
  */
 static void a_chain_keeps_its_order(void **unused) {
@@ -384,6 +433,7 @@ int main(void) {
                                        cmocka_unit_test(every_cut),
                                        cmocka_unit_test(what_was_in_shared_memory_is_not_summed),
                                        cmocka_unit_test(a_row_does_not_know_the_others),
+                                       cmocka_unit_test(one_token_at_once),
                                        cmocka_unit_test(a_chain_keeps_its_order),
                                        cmocka_unit_test(shapes_of_models)};
     return cmocka_run_group_tests(tests, NULL, NULL);

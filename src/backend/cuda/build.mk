@@ -5,7 +5,7 @@
 # backend run on a machine with a Hopper GPU: tests/ops and its like with GYRE_TEST_BACKEND=cuda, and those of
 # tests/cuda (tools/gpu.sh).
 ARCHS     ?= 90a
-HOPPER_CU := attention_decode% attention_prefill% argmax_filter latent_% lm_head gemm_fp8_% gemv l2_copy \
+HOPPER_CU := attention_decode% attention_prefill% argmax_filter latent_% lm_head gemm_fp8_% gemv gemv_once l2_copy \
              l2_topology moe_kernels_% moe_list moe_router moe_stream delta_% gemm_w4%
 NVCC      ?= nvcc
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))

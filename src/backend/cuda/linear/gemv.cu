@@ -2,7 +2,7 @@
  *
  *     y [M, units] = ending(x [M, in] W^T + b)          1 <= M <= 8, bound by reading W once
  *
- * gemv_kernel.cuh is the kernel; here is how it works, is cut and launched.
+ * gemv_kernel.cuh is the kernel; here is how it works, is cut and launched. Of one row, where it fits: gemv_once.cu.
  *
  * Mathematics on the tensor core with W as the first operand: m16n8k16, 16 rows of W by 8 tokens. The order of a sum's
  * terms is free as long as both operands agree, so a lane takes whatever 16 bytes of a row suit it:
@@ -36,7 +36,7 @@
 
 // ---- how it is cut --------------------------------------------------------------------------------------------------
 
-enum { X_ROOM = 80 << 10, WARPS = 8, SHARED_MOST = 226 << 10, SHARED_LEAST = 115840, SMALL_WEIGHT = 40 << 20 };
+enum { X_ROOM = 80 << 10, WARPS = 8, SMALL_WEIGHT = 40 << 20 };
 
 static gemv_end end_of(const struct dgemv *a) { return a->ending.kind == ENDING_GATED ? END_GATED : END_PLAIN; }
 static bool in_pairs(const struct dgemv *a) { return in_pairs(end_of(a)); }
@@ -76,8 +76,7 @@ static constexpr int deep_queue(int m_tiles) { return m_tiles == 1 ? 12 : 8; }
 static int depth_of(const struct gemv_cut *c) { return c->deep && c->cluster == 1 ? deep_queue(c->m_tiles) : 6; }
 
 /* What a block keeps in shared memory beside queues and x: floats. No multiprocessor has two blocks, as the next launch
- * would put them on one that is free early, and each would take twice as long; SHARED_LEAST is hardly more than half of
- * its memory, so that one of moe_down_join.cuh has a place beside it. */
+ * would put them on one that is free early, and each would take twice as long. */
 struct rooms {
     int scale, bias, warp_sums, block_sums;
     size_t bytes;
@@ -94,7 +93,7 @@ static struct rooms rooms_of(const struct dgemv *a, int n_rows, const struct gem
     r.block_sums = c->cluster > 1 ? buffers * n_rows * (c->row_warps * rows + 4) : 0;
     r.bytes = (size_t)n_warps * depth_of(c) * c->m_tiles * 32 * 2 * PIECE + (size_t)x_parts_of(a, n_rows, c).bytes +
               sizeof(float) * ((size_t)r.scale + r.bias + r.warp_sums + r.block_sums);
-    r.bytes = r.bytes > SHARED_LEAST ? r.bytes : SHARED_LEAST;
+    r.bytes = r.bytes > GEMV_SHARED_LEAST ? r.bytes : GEMV_SHARED_LEAST;
     return r;
 }
 
@@ -124,7 +123,7 @@ template <gemv_end E> static kernel<E> kernel_of(enum element w, const struct ge
 
 int gemv_blocks(int cluster) {
     const struct gemv_cut c = {1, 1, 1, cluster, cluster, false};
-    return blocks_at_once(kernel_of<END_PLAIN>(ELEMENT_E4M3, &c), cluster, WARPS * 32, SHARED_MOST);
+    return blocks_at_once(kernel_of<END_PLAIN>(ELEMENT_E4M3, &c), cluster, WARPS * 32, GEMV_SHARED_MOST);
 }
 
 /* About how long a block takes, in clocks of a multiprocessor: what its warps issue, two to a quarter, or what it
@@ -147,7 +146,7 @@ static int64_t cost_of(const struct dgemv *a, int n_rows, const struct gemv_cut 
 }
 
 bool gemv_takes_cut(const struct dgemv *a, int n_rows, const struct gemv_cut *cut) {
-    return rooms_of(a, n_rows, cut).bytes <= SHARED_MOST;
+    return rooms_of(a, n_rows, cut).bytes <= GEMV_SHARED_MOST;
 }
 
 /* Whether a warp reads much more than a queue: else a longer one only takes longer to fill, by a few per cent of a
@@ -158,9 +157,7 @@ static bool reads_long(const struct dgemv *a, const struct gemv_cut *c) {
     return steps * up_to(units, c->m_tiles * (in_pairs(a) ? 8 : 16)) > (c->m_tiles == 1 ? 6 : 16);
 }
 
-/* Blocks on the multiprocessors that are free while the node before runs have all their weights there when it ends;
- * those that begin with its end would be waited for. */
-static int blocks_for(const struct dgemv *a, int cluster) {
+int gemv_blocks_for(const struct dgemv *a, int cluster) {
     int n = gemv_blocks(cluster);
     return a->held > n / 16 && a->held <= n / 4 ? (n - a->held) / cluster * cluster : n;
 }
@@ -178,7 +175,7 @@ struct gemv_cut gemv_cut_of(const struct dgemv *a, int n_rows) {
     for (int cluster = 1; cluster <= MAX_CLUSTER; cluster *= 2)
         for (int row_warps = 1; row_warps <= WARPS; row_warps *= 2)
             for (int m_tiles = 1; m_tiles <= most_tiles(a, n_rows); m_tiles++) {
-                struct gemv_cut c = {m_tiles, row_warps, WARPS / row_warps, cluster, blocks_for(a, cluster), true};
+                struct gemv_cut c = {m_tiles, row_warps, WARPS / row_warps, cluster, gemv_blocks_for(a, cluster), true};
                 if (c.n_blocks == 0) // fewer are free than a cluster has
                     continue;
                 c.deep = reads_long(a, &c) && gemv_takes_cut(a, n_rows, &c);

@@ -3,11 +3,11 @@
 #include "backend/cuda/attention/attention_parts.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/head/head.h"
-#include "backend/cuda/linear/gemm.h"
 #include "backend/cuda/linear/fp8/gemm_fp8_gated.h"
 #include "backend/cuda/linear/fp8/gemm_fp8_prefill.h"
 #include "backend/cuda/linear/fp8/gemm_fp8_small_m.h"
 #include "backend/cuda/linear/fp8/gemm_fp8_split_k.h"
+#include "backend/cuda/linear/gemm.h"
 #include "backend/cuda/linear/gemm_internal.h"
 #include "backend/cuda/linear/gemv.h"
 #include "backend/cuda/linear/w4/gemm_w4.h"
@@ -95,8 +95,12 @@ static enum status gemv_put(const struct linear_call *call, struct error *err) {
     (void)err; // what does not start shows as cudaGetLastError
     s.among_experts = has_experts(call->exe->program);
     s.held = held_by_attention(call->exe, call->c, call->n_rows);
-    launch_gemv(call->launch, padded_rows(call->n_rows), &s, call->v.x, linear_output(call->c));
-    return OK; // gemv_kernel.cuh:gemv, which multiplies in gemv/gemv_sums.cuh:add_chunk, by ptx/mma.cuh
+    struct gemv_once_cut once = gemv_once_cut_of(&s, padded_rows(call->n_rows));
+    if (once.n_blocks > 0)
+        launch_gemv_once(call->launch, &s, call->v.x, linear_output(call->c), &once);
+    else
+        launch_gemv(call->launch, padded_rows(call->n_rows), &s, call->v.x, linear_output(call->c));
+    return OK; // gemv_once.cu:add_chunk, or gemv_kernel.cuh:gemv by gemv/gemv_sums.cuh:add_chunk; both by ptx/mma.cuh
 }
 
 // ---- products of e4m3 -------------------------------------------------------------------------------------------
