@@ -131,7 +131,8 @@ static ALWAYS_INLINE void multiply_steps(const bool min, const int n_x, const st
     static void plain_##n(const struct tile *tile) { multiply_steps(false, n, tile); } \
     static void with_min_##n(const struct tile *tile) { multiply_steps(true, n, tile); }
 TILE(8)
-TILE(9) TILE(10) TILE(11) TILE(12) TILE(13) TILE(14) TILE(15) TILE(16)
+TILE(9)
+TILE(10) TILE(11) TILE(12) TILE(13) TILE(14) TILE(15) TILE(16)
 #define ROW(kind) \
     { kind##_8, kind##_9, kind##_10, kind##_11, kind##_12, kind##_13, kind##_14, kind##_15, kind##_16 }
 
@@ -201,17 +202,21 @@ static ALWAYS_INLINE void store_block(const int odd, int32_t sums[SIXTEEN][FEW_R
         _tile_stored(0, sums, FEW_ROWS * sizeof(int32_t));
 }
 
-static ALWAYS_INLINE void add_block(const struct stored *at, int64_t b, __m256 y[SIXTEEN]) {
-    const __m256 s_x = _mm256_loadu_ps(at->x + b / 2 * X_COLUMNS + (16 + b % 2) * FEW_ROWS);
-    const float *scale = at->scales[b % BLOCKS_KEPT];
-    UNROLL for (int r = 0; r < SIXTEEN; r++) {
-        __m256 d = _mm256_cvtepi32_ps(_mm256_loadu_si256((const __m256i *)(const void *)at->sums[b % BLOCKS_KEPT][r]));
-        y[r] = _mm256_fmadd_ps(d, _mm256_mul_ps(_mm256_set1_ps(scale[r]), s_x), y[r]);
+/* y[i] is of rows of weights 2 i and 2 i + 1. */
+static ALWAYS_INLINE void add_block(const struct stored *at, int64_t b, __m512 y[FEW_ROWS]) {
+    const float *s_x = at->x + b / 2 * X_COLUMNS + (16 + b % 2) * FEW_ROWS;
+    const __m512 both = _mm512_castpd_ps(_mm512_broadcast_f64x4(_mm256_loadu_pd((const double *)(const void *)s_x)));
+    const __m512 scale = _mm512_loadu_ps(at->scales[b % BLOCKS_KEPT]);
+    UNROLL for (int i = 0; i < FEW_ROWS; i++) {
+        const int a = 2 * i, c = 2 * i + 1;
+        const __m512i rows = _mm512_setr_epi32(a, a, a, a, a, a, a, a, c, c, c, c, c, c, c, c);
+        __m512 d = _mm512_cvtepi32_ps(_mm512_loadu_si512(at->sums[b % BLOCKS_KEPT][a]));
+        y[i] = _mm512_fmadd_ps(d, _mm512_mul_ps(_mm512_permutexvar_ps(rows, scale), both), y[i]);
     }
 }
 
 static ALWAYS_INLINE void pass_block(const enum qformat_id f, const int odd, struct stored *at, int64_t b,
-                                     __m256 y[SIXTEEN]) {
+                                     __m512 y[FEW_ROWS]) {
     struct step_scales s;
     if (at->ahead)
         UNROLL for (int i = 0; i < SIXTEEN * bytes_of_block(f); i += 64)
@@ -227,9 +232,9 @@ static ALWAYS_INLINE void pass_block(const enum qformat_id f, const int odd, str
         add_block(at, b - BLOCKS_BEHIND, y);
 }
 
-static ALWAYS_INLINE void multiply_sixteen(const enum qformat_id f, struct stored *at, __m256 y[SIXTEEN]) {
+static ALWAYS_INLINE void multiply_sixteen(const enum qformat_id f, struct stored *at, __m512 y[FEW_ROWS]) {
     int64_t b = 0;
-    UNROLL for (int r = 0; r < SIXTEEN; r++) y[r] = _mm256_setzero_ps();
+    UNROLL for (int r = 0; r < FEW_ROWS; r++) y[r] = _mm512_setzero_ps();
     for (int i = 0; i < CODES_AHEAD; i++)
         take_codes(f, at, i);
     for (; b + 2 <= at->n; b += 2) {
@@ -247,7 +252,7 @@ static ALWAYS_INLINE void multiply_sixteen(const enum qformat_id f, struct store
 }
 
 /* To y, with the bias: the sixteen rows of weights from r on. */
-static void put_columns(const struct few_rows *f, int64_t r, const __m256 y[SIXTEEN]) {
+static void put_columns(const struct few_rows *f, int64_t r, const __m512 y[FEW_ROWS]) {
     const __m512 bias = f->bias ? _mm512_loadu_ps(f->bias + r) : _mm512_setzero_ps();
     const __m512i rows = _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
                                             _mm512_set1_epi32(FEW_ROWS));
@@ -262,7 +267,7 @@ static ALWAYS_INLINE void multiply_stored(const enum qformat_id id, const struct
     tiles_configure(SIXTEEN, HALF, BLOCK, FEW_ROWS * 4); // of integers, and of x four columns
     for (int64_t r = 0; r < f->n_rows; r += SIXTEEN) {
         int64_t first = MIN(r, f->n_rows - SIXTEEN); // rows before the last sixteen may be computed twice
-        __m256 y[SIXTEEN];
+        __m512 y[FEW_ROWS];
         at.p = (const uint8_t *)f->part->data + (f->row + first) * at.stride;
         at.ahead = f->near ? NULL : at.p + far_ahead(at.stride);
         multiply_sixteen(id, &at, y);
