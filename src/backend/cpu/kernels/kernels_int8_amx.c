@@ -18,22 +18,13 @@
 
 #include "base/status.h"
 
-/* A part is multiplied, its C stored PARTS_BEHIND parts later, when the product is there, and added as many later, when
- * it has left the store buffer: nothing is forwarded from a tile. Vectors, products and stores of tiles share ports, so
- * they are spread evenly. Tiles follow each other without a gap. */
-enum { PARTS_BEHIND = 4, HALF = SIXTEEN / 2 };
+enum { HALF = SIXTEEN / 2 };
 
 /* Where a step of a tile is, of tile->n_tiles of n_steps. */
 struct place {
     const __m512i *w;
     const float *x;
     int64_t step, tile;
-};
-
-/* C of PARTS_BEHIND parts. While such are stored, those before are loaded: not where C is being stored in 4 KiB, as the
- * processor compares 12 bits of addresses. */
-struct sums {
-    _Alignas(64) __m512i first[PARTS_BEHIND][MOST_X], between[2 * MOST_X], second[PARTS_BEHIND][MOST_X];
 };
 
 static void configure(int n_x) { tiles_configure(n_x, HALF, BLOCK, 64); }
@@ -45,32 +36,21 @@ static void release(void) { _tile_release(); }
     _tile_loadd(b, w, sizeof *w);                  \
     _tile_dpbssd(c, a, b)
 
-/* A part, which is part c % 2 of its step. */
-static ALWAYS_INLINE void multiply_part(const int c, const struct place *at) {
-    const __m512i *w = at->w + c % 2 * HALF;
-    const float *x = at->x + c % 2 * HALF;
-    switch (c) {
-    case 0: MULTIPLY(0, 4, 6); return;
-    case 1: MULTIPLY(1, 5, 7); return;
-    case 2: MULTIPLY(2, 4, 6); return;
-    default: MULTIPLY(3, 5, 7);
-    }
-}
-
-static ALWAYS_INLINE void store_part(const int c, __m512i to[MOST_X]) {
-    switch (c) {
-    case 0: _tile_stored(0, to, sizeof *to); return;
-    case 1: _tile_stored(1, to, sizeof *to); return;
-    case 2: _tile_stored(2, to, sizeof *to); return;
-    default: _tile_stored(3, to, sizeof *to);
+static ALWAYS_INLINE void multiply_part(const int part, const struct place *at) {
+    const __m512i *w = at->w + part * HALF;
+    const float *x = at->x + part * HALF;
+    if (part) {
+        MULTIPLY(1, 5, 7);
+    } else {
+        MULTIPLY(0, 4, 6);
     }
 }
 
 /* As add_part, over all rows of x. */
-static ALWAYS_INLINE void add_sums(const bool min, const int n_x, const int c, const struct place *at,
+static ALWAYS_INLINE void add_sums(const bool min, const int n_x, const int part, const struct place *at,
                                    const __m512i sums[MOST_X], __m512 y[MOST_X]) {
-    const __m512i *numbers = at->w + SIXTEEN + c % 2;
-    const float *x = at->x + n_x * X_TILE_ROW + c % 2 * MOST_X;
+    const __m512i *numbers = at->w + SIXTEEN + part;
+    const float *x = at->x + n_x * X_TILE_ROW + part * MOST_X;
     const __m512 scale = _mm512_loadu_ps(numbers), less = min ? _mm512_loadu_ps(numbers + 2) : scale;
     UNROLL for (int t = 0; t < n_x; t++) {
         y[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums + t)),
@@ -93,50 +73,51 @@ static ALWAYS_INLINE void pass_step(const struct tile *tile, const int vectors, 
     }
 }
 
+/* A part is multiplied, its C stored behind the product after it, and added two products later, when it has left the
+ * store buffer: nothing is forwarded from a tile. Vectors, products and stores of tiles share ports, so they take turns
+ * part by part. With more tiles under way nothing is gained, and all goes half as fast where another thread uses the
+ * core. Tiles follow each other without a gap. */
 static ALWAYS_INLINE void multiply_steps(const bool min, const int n_x, const struct tile *tile) {
     const int vectors = SIXTEEN + 2 * (min ? 2 : 1);
-    struct sums sums;
-    struct place from = {tile->w, tile->x}, at = from; // what is multiplied, what is added
-    __m512i(*kept)[MOST_X] = sums.first, (*stored)[MOST_X] = sums.second;
-    const uint8_t *ahead = tile->ahead;
     const int64_t n = tile->n_steps * tile->n_tiles;
+    _Alignas(64) __m512i sums[2][2][MOST_X];
+    struct place from = {tile->w, tile->x}, at = from; // what is multiplied, what is added
+    const uint8_t *ahead = tile->ahead;
     __m512 y[MOST_X] = {0};
-    TILE_FENCE(&sums);
-    for (int64_t step = -PARTS_BEHIND; step < n; step += PARTS_BEHIND / 2) { // that is added
-        for (const uint8_t *to = ahead + 2 * tile->ahead_bytes; ahead < to; ahead += 64)
+    TILE_FENCE(sums);
+    for (int64_t s = 0; s < n + 2; s++) { // that is multiplied; the last two are not added
+        __m512i(*own)[MOST_X] = sums[s % 2], (*before)[MOST_X] = sums[(s + 1) % 2];
+        for (const uint8_t *to = ahead + tile->ahead_bytes; ahead < to; ahead += 64)
             _mm_prefetch((const char *)ahead, _MM_HINT_T1);
-        UNROLL for (int c = 0; c < PARTS_BEHIND; c++) {
-            const bool exists = step + c / 2 >= 0 && step + c / 2 < n;
-            if (c % 2 == 0 && exists && at.step == 0)
-                UNROLL for (int t = 0; t < n_x; t++) y[t] = tile->y[at.tile * MOST_X + t];
-            store_part(c, stored[c]);
-            multiply_part(c, &from);
-            add_sums(min, n_x, c, &at, kept[c], y);
-            if (c % 2 == 0)
-                continue;
-            pass_step(tile, vectors, X_TILE(n_x), &from);
-            if (!exists)
-                continue;
+        multiply_part(0, &from);
+        _tile_stored(1, before[1], sizeof **before);
+        if (s >= 2) { // the step two before
+            add_sums(min, n_x, 1, &at, own[1], y);
             if (at.step + 1 == tile->n_steps)
                 UNROLL for (int t = 0; t < n_x; t++) tile->y[at.tile * MOST_X + t] = y[t];
             pass_step(tile, vectors, X_TILE(n_x), &at);
         }
-        TILE_FENCE(&sums);
-        __m512i(*other)[MOST_X] = kept;
-        kept = stored, stored = other;
+        multiply_part(1, &from);
+        _tile_stored(0, own[0], sizeof **own);
+        pass_step(tile, vectors, X_TILE(n_x), &from);
+        if (s >= 1 && s <= n) { // the step before
+            if (at.step == 0)
+                UNROLL for (int t = 0; t < n_x; t++) y[t] = tile->y[at.tile * MOST_X + t];
+            add_sums(min, n_x, 0, &at, before[0], y);
+        }
+        TILE_FENCE(sums);
     }
 }
 
 #define TILE(n)                                                                        \
     static void plain_##n(const struct tile *tile) { multiply_steps(false, n, tile); } \
     static void with_min_##n(const struct tile *tile) { multiply_steps(true, n, tile); }
-TILE(8)
-TILE(9)
-TILE(10) TILE(11) TILE(12) TILE(13) TILE(14) TILE(15) TILE(16)
+#define EACH_N(X) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16)
+EACH_N(TILE)
 #define ROW(kind) \
     { kind##_8, kind##_9, kind##_10, kind##_11, kind##_12, kind##_13, kind##_14, kind##_15, kind##_16 }
 
-    static void multiply_tile(enum qformat_id id, int n_x, const struct tile *tile) {
+static void multiply_tile(enum qformat_id id, int n_x, const struct tile *tile) {
     static void (*const functions[2][MOST_X - FEW_ROWS + 1])(const struct tile *tile) = {ROW(plain), ROW(with_min)};
     BUG_IF(n_x < FEW_ROWS || n_x > MOST_X);
     functions[has_min(id)][n_x - FEW_ROWS](tile);
