@@ -136,7 +136,7 @@ static problem opened(const mixture &m) {
     p.weights = {floats((size_t)MOST_ROWS * m.top_k, 0.125f), m.top_k, m.top_k, ELEMENT_F32, nullptr};
     p.logits = {taken((size_t)MOST_ROWS * m.n_experts * 4), m.n_experts, m.n_experts, ELEMENT_F32, nullptr};
     p.ids_out = {taken((size_t)MOST_ROWS * m.top_k * 4), m.top_k, m.top_k, ELEMENT_I32, nullptr};
-    p.a = {m.here(), m.top_k, m.ffn, m.act, 7.0f, nullptr, nullptr, false, 0, 0, m.n_experts};
+    p.a = {m.here(), m.top_k, m.ffn, m.act, 7.0f, nullptr, nullptr, false, false, 0, 0, m.n_experts};
     p.l.stream = stream;
     p.l.plan.counts = (const int32_t *)taken(64);
     int64_t scratch, list;
