@@ -94,6 +94,12 @@ template <class W> static void launch_posted(const stream_call &c, int n_blocks,
     launch_node(kernel, n_blocks, n_warps * 32, shared, c.l->stream, c.args);
 }
 
+/* In the mean, if all experts are alike. */
+static inline int tokens_of_tile(const stream_call &c) {
+    int64_t pairs = (int64_t)c.cut->piece * c.a->top_k, n_all = c.a->n_all > 0 ? c.a->n_all : c.a->n_experts;
+    return (int)least(c.cut->tile, (pairs + n_all - 1) / n_all);
+}
+
 template <class W, bool UP, int OCTETS> static void launch_stream(stream_call c, int of_tile) {
     auto kernel = moe_stream<W, UP, OCTETS>;
     using shape = stream_shape<W, OCTETS>;
@@ -104,6 +110,7 @@ template <class W, bool UP, int OCTETS> static void launch_stream(stream_call c,
     int no_more = of_each == 1 ? SHARED_ALONE : SHARED_IN_PAIRS;
     c.args.x_tokens = places_of(c.cut, c.a, blocks, queues, c.args.x_pitch, of_each > 1);
     c.args.most_tiles = c.cut->most_tiles;
+    c.args.change = c.args.x_tokens < 2 * tokens_of_tile(c) ? shape::WARPS : 0; // about a turn of its warps
     size_t shared = (size_t)queues + (size_t)c.args.x_tokens * (c.args.x_pitch + sizeof(int));
     if (UP && shared < (size_t)no_more) // or one multiprocessor may get more blocks than another
         shared = no_more;

@@ -10,7 +10,8 @@
  *
  * Who does what. Tiles of 16 rows, of all tiles of tokens behind one another, go to blocks in equal shares of
  * neighbours; so a block seldom changes its tokens, which lie in shared memory, and blocks that share an expert's
- * tokens in two tiles read the same weights at about the same time. Warps of a block take its tiles by turns, each with
+ * tokens in two tiles read the same weights at about the same time. Where tokens of two tiles have no room together, a
+ * block has rows of one tile, if shares are not too unequal then. Warps of a block take its tiles by turns, each with
  * all columns: no sum is ever joined with another's, and what a row of y is does not depend on the other tokens.
  *
  * Formats of W are in moe_formats.cuh: e4m3, 16 bits, and MXFP4 in blocks (weights/blocks.h), whose codes

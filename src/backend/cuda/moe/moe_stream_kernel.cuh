@@ -138,7 +138,7 @@ template <bool POSTED> static __device__ share take_tiles(const stream_args &a, 
             own = own_slots(a, await_posted(a.list.posted));
             let_next_start();
         }
-        const share s = share_of_block(own.n(), n_row_tiles);
+        const share s = share_of_block(own.n(), n_row_tiles, 0);
         bool there = (int)threadIdx.x < s.n_tiles; // lanes of the first warp
         int slot = there ? own.slot(a, s.first_tile + threadIdx.x) : 0, expert = own.expert(slot);
         if (there)
@@ -150,7 +150,7 @@ template <bool POSTED> static __device__ share take_tiles(const stream_args &a, 
     int n_early = min(a.most_tiles, (int)blockDim.x);
     if ((int)threadIdx.x < n_early)
         early = a.list.tiles[threadIdx.x];
-    const share s = share_of_block(*a.list.n_tiles, n_row_tiles);
+    const share s = share_of_block(*a.list.n_tiles, n_row_tiles, a.change);
     for (int i = threadIdx.x; i < s.first_tile + s.n_tiles; i += blockDim.x)
         if (i >= s.first_tile)
             tiles[i - s.first_tile] = i < n_early ? early : a.list.tiles[i];

@@ -27,6 +27,7 @@ struct stream_args {
     int n_experts, first_expert, n_shared; // of the experts, the last n_shared have every token
     bool is_part;                          // tokens are sent to other experts too, of other ranks
     int n_row_tiles, most_tiles, x_pitch, x_tokens, top_k, first_token;
+    int change; // what another tile of tokens costs a block, in tiles of rows; 0: the tokens of two have room
     int act;
     float limit;
 };
@@ -83,9 +84,29 @@ struct share {
     int first_tile, n_tiles; // of tokens
 };
 
-static __device__ share share_of_block(int n_tiles, int n_row_tiles) {
+/* One tile of tokens for each block, where the longest share is not longer by that than by a change of tokens: those
+ * wait until all warps have done with the ones before. False: there are too few blocks, or they are too unequal. */
+static __device__ bool share_of_tile(uint32_t n_tiles, uint32_t n_row_tiles, uint32_t equal, int change, share &s) {
+    uint32_t of_tile = n_tiles > 0 ? gridDim.x / n_tiles : 0;
+    if (change == 0 || of_tile == 0 || (n_row_tiles + of_tile - 1) / of_tile > equal + change)
+        return false;
+    uint32_t n_longer = gridDim.x % n_tiles, with_more = n_longer * (of_tile + 1), tile, k; // some tiles have one more
+    if (blockIdx.x < with_more)
+        of_tile++, tile = blockIdx.x / of_tile, k = blockIdx.x % of_tile;
+    else
+        tile = n_longer + (blockIdx.x - with_more) / of_tile, k = (blockIdx.x - with_more) % of_tile;
+    s.begin = (int)(tile * n_row_tiles + n_row_tiles * k / of_tile);
+    s.end = (int)(tile * n_row_tiles + n_row_tiles * (k + 1) / of_tile);
+    s.first_tile = (int)tile, s.n_tiles = s.end > s.begin;
+    return true;
+}
+
+/* change: as stream_args has it. Else equal shares of neighbours. */
+static __device__ share share_of_block(int n_tiles, int n_row_tiles, int change) {
     uint32_t n = (uint32_t)n_tiles * n_row_tiles, length = n / gridDim.x, n_longer = n % gridDim.x;
     share s = {};
+    if (share_of_tile((uint32_t)n_tiles, (uint32_t)n_row_tiles, length, change, s))
+        return s;
     s.begin = blockIdx.x * length + min(blockIdx.x, n_longer);
     s.end = s.begin + length + (blockIdx.x < n_longer);
     s.first_tile = (uint32_t)s.begin / n_row_tiles;
