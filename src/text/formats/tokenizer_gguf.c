@@ -3,7 +3,7 @@
  *     tokenizer.ggml.model   llama   SentencePiece's BPE, by scores        tokens scores token_type
  *                            t5      SentencePiece's unigram (ugm)         the same, precompiled_charsmap
  *                            gpt2    byte-level BPE                        tokens merges token_type, pre (what cuts)
- *                            gemma4  BPE over characters and U+2581        tokens merges token_type
+ *                            gemma4  BPE over characters and U+2581        tokens merges token_type; so is gpt2 by pre
  *                            bert    WordPiece                             tokens; U+2581 begins a word
  *
  * It becomes what a tokenizer.json or a .model file of the same model becomes. Tokens of the types control and unknown
@@ -232,9 +232,34 @@ static enum status cut_by(const struct reader *r, const struct gguf_pretokenizer
     return take_pretokenizer(r, json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", steps));
 }
 
+/* The whole text is one word. */
+static enum status read_characters(const struct reader *r, bool add_bos) {
+    struct bpe *b = &r->t->bpe;
+    TRY(add_texts(r));
+    TRY(read_merges(r));
+    b->byte_fallback = b->fuse_unk = true;
+    TRY(special_id(r, KEY "unknown_token_id", -1, &b->unk_id));
+    b->unk_id = b->unk_id < 0 ? BPE_NO_UNK : b->unk_id;
+    TRY(take_normalizer(
+        r, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", " ", "content", mark)));
+    TRY(take_decoder(r, json_pack("{s:s, s:[{s:s, s:{s:s}, s:s}, {s:s}, {s:s}]}", "type", "Sequence", "decoders",
+                                  "type", "Replace", "pattern", "String", mark, "content", " ", "type", "ByteFallback",
+                                  "type", "Fuse")));
+    r->t->splits_at_marks = bpe_keeps_marks_apart(b);
+    TRY(add_roles(r));
+    TRY(name_specials(r));
+    return add_around(r, add_bos, false, false);
+}
+
+static enum status read_gemma4(const struct reader *r) { return read_characters(r, true); }
+
 static enum status read_gpt2(const struct reader *r) {
     struct str name;
     TRY(gguf_string_or(r->g, KEY "pre", STR("default"), &name, r->err));
+    static const char *const of_characters[] = {"sarvam-moe", "gemma4", "granite-embed-multi-311m"};
+    for (size_t i = 0; i < ARRAY_LEN(of_characters); i++)
+        if (str_eq(name, str_of(of_characters[i])))
+            return read_characters(r, i != 0);
     const struct gguf_pretokenizer *pre = gguf_pretokenizer_find(name);
     if (!pre)
         return fail(r->err, ERR_UNSUPPORTED, "%s: " KEY "pre is \"%.*s\", a pre-tokenizer that is not known",
@@ -250,24 +275,6 @@ static enum status read_gpt2(const struct reader *r) {
     TRY(add_roles(r));
     TRY(name_specials(r));
     return add_around(r, pre->add_bos, false, false);
-}
-
-static enum status read_gemma4(const struct reader *r) {
-    struct bpe *b = &r->t->bpe;
-    TRY(add_texts(r));
-    TRY(read_merges(r));
-    b->byte_fallback = b->fuse_unk = true;
-    TRY(special_id(r, KEY "unknown_token_id", -1, &b->unk_id));
-    b->unk_id = b->unk_id < 0 ? BPE_NO_UNK : b->unk_id;
-    TRY(take_normalizer(
-        r, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", " ", "content", mark)));
-    TRY(take_decoder(r, json_pack("{s:s, s:[{s:s, s:{s:s}, s:s}, {s:s}, {s:s}]}", "type", "Sequence", "decoders",
-                                  "type", "Replace", "pattern", "String", mark, "content", " ", "type", "ByteFallback",
-                                  "type", "Fuse")));
-    r->t->splits_at_marks = bpe_keeps_marks_apart(b);
-    TRY(add_roles(r));
-    TRY(name_specials(r));
-    return add_around(r, true, false, false);
 }
 
 /* ---- WordPiece ---- */

@@ -17,6 +17,7 @@ FAMILIES = ["llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma
             "deepseek_v3", "qwen3_5", "qwen3_5_moe"]
 VOCABULARIES = {"llama-3/tokenizer.json": "llama-bpe", "qwen3/tokenizer.json": "qwen2", "gpt-2/tokenizer.json": "gpt-2",
                 "llama-2/tokenizer.json": "-", "albert/spiece.model": "-", "bert-base-uncased/tokenizer.json": "-"}
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 # Names of pre-tokenizers, and the pattern in the tokenizer.json that each stands for.
 PATTERNS = {
     "jais-2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -27,10 +28,39 @@ PATTERNS = {
     "ufakzeka": r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     "jina-v5-nano": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
                     r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "laguna": [r"[^\n]+|[\n]+", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+                                r"|\s*[\r\n]+|\s+(?!\S)|\s+"],
+    "chameleon": [r"<sentinel:[0-9]+>", r"(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"([\t\n]|    |  )", r"\p{N}",
+                  r"[\p{P}!-/:-@\[-`{-~]", GPT2],
+    "jina-v2-code": GPT2,
+}
+# Texts in the words that a name cuts them into; no word is cut again alone, and "a" and the first byte of Han join.
+WORDS = {
+    "kimi-k2": ["a", "漢字", "かなa", "々〇", "a'RE", " ", " b", "123", "4", "。a", "漢"],
+    "afmoe": ["a", "漢字かな", "a", "1", "234", "567", " .", "890", " ", " b"],
+    "youtu": ["a", "漢字かな", "aB", "1", "2", "한글", "！", "a"],
+    "granite-embed-multi-97m": ["a漢字b", "12", " X", "'S"],
+    "spark2_5": ["a", "漢字", "a", "\n", "123", "4", " .", "\n"],
 }
 ODD_TEXT = ("Istanbul'dan they'RE 1234567 x//y\r\n\r\n\t" + "".join(" " * n + "a" for n in range(1, 40)) + " " * 700 +
             "b f\u0301a b e\u0301 \u0915\u093f \u0939\u093f !!\n\n\n ?/\n/ 12 345\n" + "\n" * 9 +
             "  \u3000 ok 's 'S")
+# A vocabulary of some pieces: sys.argv names the file, the model and the pre-tokenizer.
+CHARACTERS = '''
+import gguf, sys
+w = gguf.GGUFWriter(sys.argv[1], "llama")
+w.add_tokenizer_model(sys.argv[2])
+if sys.argv[3]:
+    w.add_tokenizer_pre(sys.argv[3])
+bytes_ = ["<0x%02X>" % i for i in range(252)]
+w.add_token_list(["<pad>", "<eos>", "<bos>", "<unk>", "\\u2581", "\\xe9", "\\n"] + bytes_ + ["a", "ab", "b"])
+w.add_token_types([3, 3, 3, 2, 1, 1, 1] + [6] * 252 + [1, 1, 1])
+w.add_token_merges(["a b"])
+w.add_bos_token_id(2)
+w.write_header_to_file()
+w.write_kv_data_to_file()
+w.close()
+'''
 # What rounding to a type may do to logits of these models, of some 10 in size; measured, and twice that.
 TYPES = {"bf16": 0.002, "f16": 0.02, "q8_0": 0.4}
 
@@ -111,9 +141,10 @@ class Gguf(unittest.TestCase):
         path = os.path.join(self.dir, "tokenizer.json")
         for name, pattern in PATTERNS.items():
             with self.subTest(name):
-                split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+                splits = [{"type": "Split", "pattern": {"Regex": p}, "behavior": "Isolated", "invert": False}
+                          for p in ([pattern] if isinstance(pattern, str) else pattern)]
                 level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-                own["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, level]}
+                own["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": splits + [level]}
                 own["model"]["ignore_merges"] = name == "jina-v5-nano"
                 with open(path, "w") as f:
                     json.dump(own, f)
@@ -121,6 +152,37 @@ class Gguf(unittest.TestCase):
                 theirs, ours = (gyre("tokenize", p, "-p", ODD_TEXT, "--no-special") for p in (path, model))
                 self.assertEqual(ours.returncode, 0, ours.stderr)
                 self.assertEqual(ours.stdout, theirs.stdout)
+
+    def test_names_of_pre_tokenizers_cut_where_their_files_do(self):
+        with open(os.path.join(ROOT, "build/data/tokenizers/gpt-2/tokenizer.json")) as f:
+            own = json.load(f)
+        own["model"]["merges"].append("a \u00e6")
+        own["model"]["vocab"]["a\u00e6"] = max(own["model"]["vocab"].values()) + 1
+        own["added_tokens"] = []
+        path = os.path.join(self.dir, "tokenizer.json")
+        with open(path, "w") as f:
+            json.dump(own, f)
+        for name, words in WORDS.items():
+            with self.subTest(name):
+                p = gyre("tokenize", self.vocabulary(path, name), "--batch", "--no-special",
+                         text="".join(json.dumps(t) + "\n" for t in ["".join(words)] + words))
+                self.assertEqual((p.returncode, p.stderr), (0, ""))
+                whole, *parts = map(json.loads, p.stdout.splitlines())
+                self.assertEqual(whole, sum(parts, []))
+
+    def test_names_may_say_that_pieces_are_of_characters(self):
+        """As files with the model gemma4 are read; those of sarvam-moe have no BOS unless they ask."""
+        said = {}
+        names = "gemma4", "granite-embed-multi-311m", "sarvam-moe"
+        for model, pre in [("gemma4", ""), *(("gpt2", name) for name in names)]:
+            out = os.path.join(self.dir, "c.gguf")
+            p = subprocess.run([self.python, "-c", CHARACTERS, out, model, pre], capture_output=True, text=True)
+            self.assertEqual(p.returncode, 0, p.stderr)
+            said[model, pre] = gyre("tokenize", out, "-p", "ab  \n\nab\xe9").stdout
+        self.assertEqual(said["gemma4", ""], "2,260,4,4,6,6,260,5\n")
+        self.assertEqual(said["gpt2", "gemma4"], said["gemma4", ""])
+        self.assertEqual(said["gpt2", "granite-embed-multi-311m"], said["gemma4", ""])
+        self.assertEqual(said["gpt2", "sarvam-moe"], said["gemma4", ""].removeprefix("2,"))
 
     def test_a_vocabulary_with_a_fault_is_told(self):
         own = os.path.join(ROOT, "build/data/tokenizers/gpt-2/tokenizer.json")
