@@ -106,7 +106,7 @@ $(BUILD)/%_avx2.o:   CFLAGS += -mavx2 -mfma -mf16c
 $(BUILD)/%_avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 $(BUILD)/%_bf16.o:   CFLAGS += -mavx512bf16 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 $(BUILD)/%_vnni.o:   CFLAGS += -mavx512vnni -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
-$(BUILD)/%_amx.o:    CFLAGS += -mamx-tile -mamx-bf16 -mamx-int8 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
+$(BUILD)/%_amx.o:    CFLAGS += -mamx-tile -mamx-bf16 -mamx-int8 -mgfni -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 endif
 ifneq ($(filter aarch64%,$(ARCH)),)
 $(BUILD)/%_dotprod.o: CFLAGS += -march=armv8.2-a+dotprod

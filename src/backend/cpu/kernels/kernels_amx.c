@@ -165,9 +165,7 @@ static void arrange(int how, const float *x, int64_t x_stride, int n_x, int64_t 
 /* ---- products ---- */
 
 /* C by A and then by B. */
-static void configure(int rows) {
-    tiles_configure(rows, TILE_ROWS, 64, 3 * ROWS_OF_B * (int)sizeof(float));
-}
+static void configure(int rows) { tiles_configure(rows, TILE_ROWS, 64, 3 * ROWS_OF_B * (int)sizeof(float)); }
 
 static ALWAYS_INLINE void multiply_step(const int n_a, const int n_b, const unsigned char *w, int64_t w_stride,
                                         const float *x) {
@@ -305,11 +303,13 @@ static void multiply_few(const struct few_rows *f) {
 
 /* ---- the set ---- */
 
-/* The processor has tiles, and the system, which must be asked once, lets this process use them. */
+/* The processor has tiles and GFNI, as all with tiles do, and the system, which must be asked once, lets this process
+ * use them. */
 static bool may_use_tiles(void) {
-    enum { TILE_DATA = 18, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 };
+    enum { TILE_DATA = 18, GFNI = 1 << 8, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 };
     unsigned a, b, c, d;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & AMX_BF16) || !(d & AMX_TILE) || !(d & AMX_INT8))
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(c & GFNI) || !(d & AMX_BF16) || !(d & AMX_TILE) ||
+        !(d & AMX_INT8))
         return false;
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
 }

@@ -147,17 +147,15 @@ struct stored {
 static ALWAYS_INLINE void take_codes(const enum qformat_id f, struct stored *at, int64_t b) {
     if (f == QFORMAT_Q8_0 || b >= at->n)
         return;
-    const uint8_t *p = at->p + b * bytes_of_block(f);
-    const __m512i eight = _mm512_set1_epi8(8);
-    uint8_t(*to)[BLOCK] = at->codes[b % BLOCKS_KEPT];
-    UNROLL for (int r = 0; r < SIXTEEN; r += 4) {
-        struct two_codes c = codes_of_halves(f, p + r * at->stride, at->stride);
-        c.low = _mm512_sub_epi8(c.low, eight), c.high = _mm512_sub_epi8(c.high, eight);
-        // quarters are rows: low and high of two rows beside each other
-        __m512i first = _mm512_permutex2var_epi64(c.low, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), c.high);
-        __m512i last = _mm512_permutex2var_epi64(c.low, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), c.high);
-        _mm512_storeu_si512(to[r], first);
-        _mm512_storeu_si512(to[r + 2], last);
+    // of each byte the low four bits or the high ones, less eight: bit 3 inverted, and as bits 4 to 7
+    const int64_t low = 0x0102040808080808, high = 0x1020408080808080;
+    const __m512i bits = _mm512_setr_epi64(low, low, high, high, low, low, high, high);
+    const uint8_t *p = at->p + b * bytes_of_block(f) + halves_at(f);
+    UNROLL for (int r = 0; r < SIXTEEN; r += 2) {
+        const __m128i *rows[] = {(const void *)(p + r * at->stride), (const void *)(p + (r + 1) * at->stride)};
+        __m512i v = _mm512_broadcast_i64x2(_mm_loadu_si128(rows[0]));
+        v = _mm512_mask_broadcast_i64x2(v, 0xF0, _mm_loadu_si128(rows[1]));
+        _mm512_storeu_si512(at->codes[b % BLOCKS_KEPT][r], _mm512_gf2p8affine_epi64_epi8(v, bits, 0xF8));
     }
 }
 

@@ -72,18 +72,31 @@ static void turn_columns(const float *x, int n_x, int64_t n_steps, float *out) {
         }
 }
 
+/* Row t of a step of n_x, arranged already, for tiles. */
+static ALWAYS_INLINE void put_tile_row(const float row[X_FLOATS], int n_x, int t, float *step) {
+    float *numbers = step + n_x * X_TILE_ROW + t;
+    memcpy(step + t * X_TILE_ROW, row, STEP);
+    for (int b = 0; b < 2; b++) {
+        numbers[b * MOST_X] = row[X_SCALE + b];
+        numbers[(2 + b) * MOST_X] = row[X_MIN + b];
+    }
+}
+
 /* For tiles (kernels_vnni.h). */
 static void arrange_tiles(const float *x, int64_t x_stride, int n_x, int64_t n, float *out) {
     for (int64_t c = 0; c < n; c += STEP, out += X_TILE(n_x))
         for (int t = 0; t < n_x; t++) {
-            float row[X_FLOATS], *numbers = out + n_x * 16 + t;
+            float row[X_FLOATS];
             arrange_step(x + t * x_stride + c, n - c, row);
-            memcpy(out + t * 16, row, STEP);
-            for (int b = 0; b < 2; b++) {
-                numbers[b * MOST_X] = row[X_SCALE + b];
-                numbers[(2 + b) * MOST_X] = row[X_MIN + b];
-            }
+            put_tile_row(row, n_x, t, out);
         }
+}
+
+/* The same from rows that are arranged already. */
+static void copy_tiles(const float *x, int n_x, int64_t n_steps, float *out) {
+    for (int64_t s = 0; s < n_steps; s++, out += X_TILE(n_x))
+        for (int t = 0; t < n_x; t++, x += X_FLOATS)
+            put_tile_row(x, n_x, t, out);
 }
 
 static int64_t n_steps(int64_t n_cols) { return (n_cols + STEP - 1) / STEP; }
@@ -100,12 +113,15 @@ static int64_t before_tiles(int n_x, int64_t steps) {
 
 static void arrange_for_amx(int how, const float *x, int64_t x_stride, int n_x, int64_t n, float *out) {
     const int64_t steps = n_steps(n);
-    if (n_x <= FEW_ROWS)
-        arrange(how, x, x_stride, n_x, n, out);
+    if (n_x > FEW_ROWS) {
+        arrange_tiles(x, x_stride, n_x, n, out);
+        return;
+    }
+    arrange(how, x, x_stride, n_x, n, out);
     if (how == WITH_COLUMNS && has_columns(n_x))
         turn_columns(out, n_x, steps, out + before_columns(n_x, steps));
-    if (n_x >= FEW_ROWS)
-        arrange_tiles(x, x_stride, n_x, n, out + before_tiles(n_x, steps));
+    if (n_x == FEW_ROWS)
+        copy_tiles(out, n_x, steps, out + before_tiles(n_x, steps));
 }
 
 /* ---- formats ---- */
