@@ -145,7 +145,7 @@ static void wait_for(struct job *job) {
         if (!late || job->is_over)
             continue;
         say_how_long(job, clock_us() - start);
-        next += EACH_US;
+        next = clock_us() + EACH_US; // a process that was stopped does not make up for it
     }
     pthread_mutex_unlock(&job->lock);
 }

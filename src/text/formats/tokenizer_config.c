@@ -89,6 +89,9 @@ static const json_t *beside_find(const struct beside *b, const char *key, const 
     return from_map ? map : config;
 }
 
+/* Names of the model's own, which eot_token is to transformers. */
+static const char *const OF_THE_MODEL[] = {"extra_special_tokens", "model_specific_special_tokens"};
+
 static enum status read_names(struct tokenizer *t, const struct beside *b, struct error *err) {
     static const char *const keys[N_SPECIAL_NAMES] = {[SPECIAL_BOS] = "bos_token",
                                                       [SPECIAL_EOS] = "eos_token",
@@ -98,6 +101,8 @@ static enum status read_names(struct tokenizer *t, const struct beside *b, struc
     const char *path;
     for (enum special_name name = 0; name < N_SPECIAL_NAMES; name++) {
         const json_t *v = beside_find(b, keys[name], &path);
+        for (size_t i = 0; !v && name == SPECIAL_EOT && i < ARRAY_LEN(OF_THE_MODEL); i++)
+            v = json_object_get(json_object_get(b->config, OF_THE_MODEL[i]), keys[name]);
         TRY(read_special(t, v, path, keys[name], name, err));
     }
     return OK;

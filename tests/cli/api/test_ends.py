@@ -97,6 +97,8 @@ class Ends(unittest.TestCase):
 
     def test_turns_end_where_the_template_says(self):
         self.assertEqual(self.said(self.folder(eot_token="<|im_end|>")), [0, 2])
+        for key in ("extra_special_tokens", "model_specific_special_tokens"):
+            self.assertEqual(self.said(self.folder(**{key: {"eot_token": "<|im_end|>"}})), [0, 2], key)
         old = self.folder()  # the name stands in the file of older folders
         changed(old, "special_tokens_map.json", eos_token="<|im_end|>")
         self.assertEqual(self.said(old), [0, 2])

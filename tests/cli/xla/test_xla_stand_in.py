@@ -1,7 +1,7 @@
 """--device xla over a plugin that computes nothing and looks at everything (tests/xla/stand_in.c): structs, order of
 calls, what is given away, what is freed; each call of it failing in turn, which is a sentence and no leak; and what a
 step that decodes costs: calls, and bytes to the device and from it."""
-import json, os, re, socket, subprocess, tempfile, unittest
+import json, os, re, signal, socket, subprocess, tempfile, time, unittest
 
 from brief import slow
 from packages import ROOT
@@ -183,6 +183,33 @@ class StandIn(unittest.TestCase):
         self.assertRegex(p.stderr, "gyre: xla: compiling a step of 1 x [0-9]+ tokens, with up to [0-9]+ of context: "
                                    "[0-9]+ s so far")
         self.assertNotIn("compiling", self.gyre()[0].stderr)
+
+    @slow("it waits for a compiler")
+    def test_a_process_that_was_stopped_does_not_make_up_for_lines(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "said")
+            line = [GYRE, "run", os.path.join(ROOT, "tests/models/llama"), "--device", "xla", "-p", "a", "--no-chat",
+                    "--device-option", "cache=0"]
+            with open(path, "w") as said:
+                p = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=said,
+                                     env=dict(os.environ, GYRE_XLA_PLUGIN=self.plugin, STAND_IN_SLOW="21000"))
+
+            def lines():
+                with open(path) as f:
+                    return f.read().count("s so far")
+
+            try:
+                while lines() == 0:
+                    self.assertIsNone(p.poll())
+                    time.sleep(0.1)
+                p.send_signal(signal.SIGSTOP)
+                time.sleep(16)
+                p.send_signal(signal.SIGCONT)
+                time.sleep(2)
+                self.assertEqual(lines(), 2)
+            finally:
+                p.kill()
+                p.wait()
 
     @slow("a run for each call")
     def test_each_call_that_fails_is_a_sentence(self):
