@@ -49,8 +49,6 @@ static __device__ __forceinline__ void w4_join(const gemm_w4_args &a, const w4_p
     int column_warp = p.warp / a.row_warps, row_warp = p.warp % a.row_warps;
     int n_ranks = a.split * a.column_warps, mine = p.rank * a.column_warps + column_warp;
     int n_items = p.tiles * EIGHTS, owned = (n_items - p.rank + a.split - 1) / a.split;
-    if (a.split > 1)
-        cluster_wait(); // all have begun
 #pragma unroll
     for (int j = 0; j < EIGHTS; j++) {
         int item = row_warp * EIGHTS + j, to = item % a.split;
@@ -79,10 +77,10 @@ static __device__ __forceinline__ void w4_join(const gemm_w4_args &a, const w4_p
     }
 }
 
-/* Scales and biases of the rows of all the block's tiles, in the order of tiles. */
+/* Scales and biases of the rows of all the block's tiles, in the order of tiles; by the warps that multiply. */
 static __device__ void w4_bring_scales(const gemm_w4_args &a, const w4_place &p, float *scales, float *biases) {
     int of_pass = p.tiles * 16;
-    for (int i = threadIdx.x; i < p.n_passes * of_pass; i += blockDim.x) {
+    for (int i = threadIdx.x; i < p.n_passes * of_pass; i += blockDim.x - 32) {
         int tile = p.first_tile + i / of_pass * p.tile_step + i % of_pass / 16, r = i % 16;
         int unit = a.gated ? tile * 8 + r % 8 : tile * 16 + r, row = a.gated && r >= 8 ? unit + a.n_units : unit;
         bool there = tile < a.n_tiles && unit < a.n_units;

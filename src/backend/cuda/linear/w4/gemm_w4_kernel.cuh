@@ -162,23 +162,24 @@ static __global__ void __launch_bounds__((GEMM_W4_MOST_WARPS + 1) * 32, 1)
     }
     __syncthreads(); // barriers are ready
     if (a.split > 1)
-        cluster_arrive();
-    w4_filler filler(a, p, &w_map, &x_map);
-    bool fills = p.warp == n_warps;
-    if (fills && p.lane == 0)
-        filler.begin();
-    __syncwarp();
-    w4_bring_scales(a, p, scales, biases);
-    __syncthreads(); // scales are there
-    wait_for_previous();
-    if (fills) {
+        cluster_is_here();
+    if (p.warp == n_warps) {
+        w4_filler filler(a, p, &w_map, &x_map);
         if (p.lane == 0)
-            filler.fill();
+            filler.begin();
         __syncwarp();
+        wait_for_previous();
         if (a.split > 1)
             cluster_wait(); // as the others do
+        if (p.lane == 0)
+            filler.fill();
         return;
     }
+    w4_bring_scales(a, p, scales, biases);
+    threads_sync(1, n_warps * 32); // scales are there
+    wait_for_previous();
+    if (a.split > 1)
+        cluster_wait(); // all have begun
     ring_place at = {0, a.n_stages, 0};
     for (int pass = 0; pass < p.n_passes; pass++) {
         w4_sums<EIGHTS> sums = {};

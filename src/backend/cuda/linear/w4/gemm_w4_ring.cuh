@@ -24,6 +24,7 @@ struct gemm_w4_args {
     int n_tiles, n_pieces; // of the matrix; pieces: blocks of a tile
     int block_runs;        // of what a tensor map takes at once: 2 of blocks that are too long
     int block_bytes, row_warps, column_warps, split, n_stages;
+    int n_early;    // stages whose W is asked for before the wait for the node before
     int scale_room; // floats
 };
 
@@ -79,12 +80,12 @@ struct w4_filler {
     const w4_place &p;
     const CUtensorMap *w_map, *x_map;
     uint64_t once, often;
-    int n, n_early; // stages in all; that there is room for at first
+    int n, n_early; // stages in all; of W before the wait
     int tile, piece, x_piece;
 
     __device__ w4_filler(const gemm_w4_args &a, const w4_place &p, const CUtensorMap *w_map, const CUtensorMap *x_map)
         : a(a), p(p), w_map(w_map), x_map(x_map), once(policy_read_once()), often(policy_read_often()),
-          n(p.n_passes * p.n_turns), n_early(min(n, a.n_stages)), tile(p.first_tile), piece(p.piece_begin),
+          n(p.n_passes * p.n_turns), n_early(min(n, a.n_early)), tile(p.first_tile), piece(p.piece_begin),
           x_piece(p.piece_begin) {}
 
     __device__ void put_w(int slot) {
@@ -107,7 +108,8 @@ struct w4_filler {
     __device__ void fill() {
         for (int i = 0; i < n_early; i++)
             put_x(i);
-        ring_place at = {0, a.n_stages, 0};
+        ring_place at = {0, a.n_stages, 1}; // the parity of the round before, whose end is waited for
+        at.skip(n_early);
         for (int i = n_early; i < n; i++) {
             barrier_wait(p.empty + 8 * at.slot, at.parity);
             put_w(at.slot);
