@@ -191,7 +191,7 @@ void api_charge_text(struct http_exchange *x, size_t n_tokens);
 /* The adapter that `model` names, as in gyre_request; 0: none. */
 int32_t api_adapter_of(const struct api *api, const json_t *body);
 
-/* False after a 404 was sent: `model` is there and is none of our names, nor an adapter's. */
+/* False after a 404 was sent: `model` is there, is not empty and is none of our names, nor an adapter's. */
 bool api_check_model(struct http_exchange *x, const json_t *body);
 
 /* "chatcmpl-" and 128 random bits. */

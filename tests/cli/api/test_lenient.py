@@ -35,6 +35,13 @@ class Paths(unittest.TestCase):
             server.post("/messages", messages=CHAT["messages"])[1]["type"], "error"
         )  # Anthropic's body: the dialect follows the route
 
+    def test_a_model_without_a_name_is_the_one_that_is_served(self):
+        whole = server.post("/v1/chat/completions", **CHAT)[1]["choices"]
+        for name in (None, ""):
+            status, r = server.post("/v1/chat/completions", model=name, **CHAT)
+            self.assertEqual((status, r["model"], r["choices"]), (200, "story", whole), name)
+        self.assertEqual(server.post("/v1/chat/completions", model=" ", **CHAT)[0], 404)
+
     def test_other_paths_are_still_none(self):
         for path in (
             "/v1/chat//completions",
