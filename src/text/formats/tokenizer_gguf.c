@@ -135,21 +135,51 @@ static enum status add_around(const struct reader *r, bool bos, bool eos, bool s
 
 /* ---- SentencePiece ---- */
 
-static enum status fill_pieces(const struct reader *r, struct sentencepiece_model *m) {
+/* Writers give user-defined pieces their blanks back, which a text has as marks when its pieces are looked for. A text
+ * that another piece has stays as it is. */
+static struct str with_marks(const struct vocab *stored, struct str piece, struct buf *out) {
+    buf_clear(out);
+    for (size_t i = 0; i < piece.len; i++)
+        buf_str(out, piece.ptr[i] == ' ' ? str_of(mark) : (struct str){piece.ptr + i, 1});
+    return vocab_find(stored, buf_view(out)) < 0 ? buf_view(out) : piece;
+}
+
+static enum status fill_stored(const struct reader *r, struct vocab *stored) {
     const char *at = r->tokens->at;
-    if (!r->scores)
-        return fail(r->err, ERR_FORMAT, "%s: the key " KEY "scores is missing", r->g->path);
+    vocab_reserve(stored, r->tokens->n);
+    for (uint64_t id = 0; id < r->tokens->n; id++)
+        TRY(vocab_add(stored, gguf_next_string(&at, r->tokens->end), (int64_t)id, r->g->path, NULL, r->err));
+    return OK;
+}
+
+static enum status add_pieces(const struct reader *r, struct sentencepiece_model *m, const struct vocab *stored,
+                              struct buf *marked) {
+    const char *at = r->tokens->at;
     vocab_reserve(&r->t->vocab, r->tokens->n);
     for (uint64_t id = 0; id < r->tokens->n; id++) {
+        struct str text = gguf_next_string(&at, r->tokens->end);
         enum piece_type type = type_of(r, id);
         m->byte_fallback |= type == PIECE_BYTE;
         if (type == PIECE_UNKNOWN && m->unk_id >= 0) // what writers call tokens without a use
             type = PIECE_CONTROL;
-        TRY(sentencepiece_add(r->t, m, gguf_next_string(&at, r->tokens->end),
-                              (struct piece){(float)gguf_item_real(r->scores, id), type}, r->err));
+        if (type == PIECE_USER_DEFINED && memchr(text.ptr, ' ', text.len))
+            text = with_marks(stored, text, marked);
+        TRY(sentencepiece_add(r->t, m, text, (struct piece){(float)gguf_item_real(r->scores, id), type}, r->err));
     }
-    if (m->unk_id >= 0)
-        return OK;
+    return OK;
+}
+
+static enum status fill_pieces(const struct reader *r, struct sentencepiece_model *m) {
+    if (!r->scores)
+        return fail(r->err, ERR_FORMAT, "%s: the key " KEY "scores is missing", r->g->path);
+    struct vocab stored = {0};
+    struct buf marked = {0};
+    enum status st = fill_stored(r, &stored);
+    st = st == OK ? add_pieces(r, m, &stored, &marked) : st;
+    vocab_release(&stored);
+    buf_release(&marked);
+    if (st != OK || m->unk_id >= 0)
+        return st;
     return special_id(r, KEY "unknown_token_id", m->model_type == TRAINER_BPE ? 0 : 2, &m->unk_id);
 }
 

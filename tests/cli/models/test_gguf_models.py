@@ -61,6 +61,18 @@ w.write_header_to_file()
 w.write_kv_data_to_file()
 w.close()
 '''
+BLANKS = '''
+import gguf, sys
+w = gguf.GGUFWriter(sys.argv[1], "llama")
+w.add_tokenizer_model("llama")
+w.add_token_list(["<unk>", "<s>", "</s>", "c", "\\u2581", "a", "b", "a b", "  ", "a\\u2581c", "a c"])
+w.add_token_types([2, 3, 3, 1, 1, 1, 1, 4, 4, 1, 4])
+w.add_token_scores([0, 0, 0, -1, -2, -3, -4, 0, 0, -1, 0])
+w.add_add_space_prefix(False)
+w.write_header_to_file()
+w.write_kv_data_to_file()
+w.close()
+'''
 # What rounding to a type may do to logits of these models, of some 10 in size; measured, and twice that.
 TYPES = {"bf16": 0.002, "f16": 0.02, "q8_0": 0.4}
 
@@ -183,6 +195,15 @@ class Gguf(unittest.TestCase):
         self.assertEqual(said["gpt2", "gemma4"], said["gemma4", ""])
         self.assertEqual(said["gpt2", "granite-embed-multi-311m"], said["gemma4", ""])
         self.assertEqual(said["gpt2", "sarvam-moe"], said["gemma4", ""].removeprefix("2,"))
+
+    def test_user_defined_pieces_have_their_blanks_back(self):
+        """As converters write them: "a b" is looked for where the text has "a\u2581b", "  " where it has two marks."""
+        out = os.path.join(self.dir, "c.gguf")
+        p = subprocess.run([self.python, "-c", BLANKS, out], capture_output=True, text=True)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        for text, ids in ("aa b", "5,7"), ("a  b", "5,8,6"), ("b a", "6,4,5"), ("aa c", "5,5,4,3"):
+            self.assertEqual(gyre("tokenize", out, "-p", text, "--no-special").stdout, ids + "\n", text)
+        self.assertEqual(gyre("detokenize", out, "--ids", "5,7,8,9").stdout.rstrip("\n"), "aa b  a c")
 
     def test_a_vocabulary_with_a_fault_is_told(self):
         own = os.path.join(ROOT, "build/data/tokenizers/gpt-2/tokenizer.json")
