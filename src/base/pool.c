@@ -9,12 +9,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* A waiter looks SPINS times, a pause (some 20 ns) between looks, and then parks on a futex. Between two ops of
- * a step the wait is short, and a futex would cost more than the op. Between steps workers stay awake for about half
- * a millisecond, longer than the engine takes to prepare the next one, and an idle server does not heat a core.
- * Every 5 us a waiter offers its processor to others (half a microsecond if nobody wants it): where processes
- * share processors, the worker that is waited for may be one of those who want it. */
-enum { SPINS_IN_RUN = 5000, SPINS_BETWEEN_RUNS = 25000, SPINS_A_YIELD = 250 };
+/* A waiter looks for a while, a pause (some 20 ns) between looks, and then parks on a futex. Between two ops of a step
+ * the wait is short, and a futex would cost more than the op. Between steps workers stay awake for about half a
+ * millisecond, longer than the engine takes to prepare the next one, and an idle server does not heat a core.
+ * Where others share the processors, the worker that is waited for may be one of those who want this one: who looks in
+ * vain has all look half as long the next time, and longer again where that is enough. (To offer the processor by
+ * sched_yield costs a turn of all neighbours at each barrier; who parks comes before them when it is woken.) */
+enum { MOST_LOOKS = 5000, FEWEST_LOOKS = 100, BETWEEN_RUNS = 5 };
 
 /* A word that waiters watch. Waking is a system call only if somebody is parked. */
 struct signal {
@@ -30,6 +31,7 @@ struct pool {
     void (*fn)(void *, int, int);
     void *arg;
     int n_threads;
+    atomic_int looks; // of a waiter within a run
     atomic_bool stop;
     pthread_t *threads; // [n_threads - 1]
     struct worker {
@@ -51,18 +53,20 @@ static void futex_wait(atomic_uint *word, unsigned value) {
 }
 static void futex_wake_all(atomic_uint *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1 << 30, NULL, NULL, 0); }
 
-/* Returns the value once it differs from `seen`. A waiter counts itself as parked before it looks a last time,
- * and signal_wake is called after the value was changed, so no wake is lost. */
-static unsigned signal_wait(struct signal *s, unsigned seen, int spins) {
-    for (int i = 0; i < spins; i++) {
-        unsigned now = atomic_load_explicit(&s->value, memory_order_acquire);
-        if (now != seen)
-            return now;
-        if (i % SPINS_A_YIELD == SPINS_A_YIELD - 1)
-            sched_yield();
-        else
-            pause_cpu();
+/* The value once it differs from `seen`; false: not within so many looks. */
+static bool signal_seen(struct signal *s, unsigned seen, int looks, unsigned *now) {
+    for (int i = 0; i < looks; i++) {
+        *now = atomic_load_explicit(&s->value, memory_order_acquire);
+        if (*now != seen)
+            return true;
+        pause_cpu();
     }
+    return false;
+}
+
+/* A waiter counts itself as parked before it looks a last time, and signal_wake is called after the value was changed,
+ * so no wake is lost. */
+static unsigned signal_park(struct signal *s, unsigned seen) {
     atomic_fetch_add(&s->n_parked, 1);
     unsigned now;
     while ((now = atomic_load(&s->value)) == seen)
@@ -76,12 +80,28 @@ static void signal_wake(struct signal *s) {
         futex_wake_all(&s->value);
 }
 
+/* Waits for a change of s, and learns from it how long to look. */
+static void wait_within_run(struct pool *p, struct signal *s, unsigned seen) {
+    int looks = atomic_load_explicit(&p->looks, memory_order_relaxed), next;
+    unsigned now;
+    if (signal_seen(s, seen, looks, &now)) {
+        next = MIN(looks + looks / 16 + 1, MOST_LOOKS);
+    } else {
+        next = MAX(looks / 2, FEWEST_LOOKS);
+        signal_park(s, seen);
+    }
+    if (next != looks)
+        atomic_store_explicit(&p->looks, next, memory_order_relaxed);
+}
+
 static void *worker_main(void *arg) {
     struct worker *w = arg;
     struct pool *p = w->pool;
     unsigned seen = 0;
     for (;;) {
-        seen = signal_wait(&p->generation, seen, SPINS_BETWEEN_RUNS);
+        int looks = BETWEEN_RUNS * atomic_load_explicit(&p->looks, memory_order_relaxed);
+        unsigned now;
+        seen = signal_seen(&p->generation, seen, looks, &now) ? now : signal_park(&p->generation, seen);
         if (atomic_load(&p->stop))
             return NULL;
         p->fn(p->arg, w->index, p->n_threads);
@@ -103,7 +123,7 @@ struct pool *pool_open(int n_threads) {
     n_threads = MIN(n_threads, 1024);
     struct pool *p = aligned_alloc(64, (sizeof *p + 63) / 64 * 64);
     BUG_IF(!p);
-    *p = (struct pool){.n_threads = n_threads};
+    *p = (struct pool){.n_threads = n_threads, .looks = MOST_LOOKS};
     p->threads = xcalloc((size_t)n_threads, sizeof *p->threads);
     p->workers = xcalloc((size_t)n_threads, sizeof *p->workers);
     for (int i = 1; i < n_threads; i++) {
@@ -143,7 +163,7 @@ void pool_run(struct pool *p, void (*fn)(void *, int, int), void *arg) {
     signal_wake(&p->generation);
     fn(arg, 0, p->n_threads);
     for (unsigned left; (left = atomic_load_explicit(&p->working.value, memory_order_acquire)) > 0;)
-        signal_wait(&p->working, left, SPINS_IN_RUN);
+        wait_within_run(p, &p->working, left);
 }
 
 void pool_barrier(struct pool *p) {
@@ -151,7 +171,7 @@ void pool_barrier(struct pool *p) {
         return;
     unsigned seen = atomic_load_explicit(&p->barrier.value, memory_order_relaxed);
     if (atomic_fetch_add(&p->n_arrived, 1) < p->n_threads - 1) {
-        signal_wait(&p->barrier, seen, SPINS_IN_RUN);
+        wait_within_run(p, &p->barrier, seen);
         return;
     }
     atomic_store_explicit(&p->n_arrived, 0, memory_order_relaxed);
