@@ -75,7 +75,7 @@ OBJECTS := $(call obj,$(LIB_SRC) $(FRONT_SRC) $(MAIN_SRC) src/main/main.c $(TEST
 LIBS    := $(BUILD)/libmain.a $(BUILD)/libfront.a $(BUILD)/libgyre.a
 
 # Large text fixtures are committed packed.
-DATA := $(patsubst tests/data/%.xz,build/data/%,$(shell find tests/data -name '*.xz' 2>/dev/null))
+DATA := $(patsubst %.tokens,%.tiktoken,$(patsubst tests/data/%.xz,build/data/%,$(shell find tests/data -name '*.xz' 2>/dev/null)))
 
 # Use every processor, unless the caller said how many jobs.
 ifeq ($(filter -j% --jobserver%,$(MAKEFLAGS)),)
@@ -184,6 +184,9 @@ $(TESTS): $(call obj,$(TEST_LIB)) $(LIBS) | build/.setup-test
 build/data/%: tests/data/%.xz | build/.setup-test
 	@mkdir -p $(@D)
 	$(call QUIET,xz)xz -dc $< > $@
+build/data/%.tiktoken: tests/data/%.tokens.xz tools/fixtures/tiktoken.py
+	@mkdir -p $(@D)
+	$(call QUIET,unpack)tools/fixtures/tiktoken.py unpack $< > $@
 
 # Makes calls of the C library fail; sanitizers have an allocator of their own.
 $(BUILD)/libinject.so: tests/inject/inject.c
