@@ -28,7 +28,7 @@ all=$(find tests -name 'test_*.c' ! -path 'tests/cuda/*' ! -path 'tests/ptx/*' |
 paths=$(grep -L "Not in make test-fast" $all | grep -v /test_ptx_)
 if [ "${1:-}" = --fast ]; then
     shift
-    jobs=$((3 * jobs)) # the longest, which begin, sleep for most of their time
+    jobs=$((5 * jobs)) # the longest, which begin, sleep for most of their time
     export GYRE_TEST_BRIEF=1 GYRE_TEST_PART=1/12
 else
     paths="$(echo "$all" | grep -vxF "$paths" | sort -r) $paths" # what takes long first: see side_by_side.py
