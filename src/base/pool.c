@@ -1,6 +1,8 @@
 /* pool.c - see pool.h. */
 #include "base/pool.h"
 
+#include "base/clock.h"
+
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -12,10 +14,11 @@
 /* A waiter looks for a while, a pause (some 20 ns) between looks, and then parks on a futex. Between two ops of a step
  * the wait is short, and a futex would cost more than the op. Between steps workers stay awake for about half a
  * millisecond, longer than the engine takes to prepare the next one, and an idle server does not heat a core.
- * Where others share the processors, the worker that is waited for may be one of those who want this one: who looks in
- * vain has all look half as long the next time, and longer again where that is enough. (To offer the processor by
- * sched_yield costs a turn of all neighbours at each barrier; who parks comes before them when it is woken.) */
-enum { MOST_LOOKS = 5000, FEWEST_LOOKS = 100, BETWEEN_RUNS = 5 };
+ * Where others share the processors, the worker that is waited for may be one of those who want this one. So threads
+ * without a processor each look for 2 us, and who was parked for longer than any op takes, as if the other had lost its
+ * processor for a turn, has all look half as long the next time, and longer again where that is enough. (To offer the
+ * processor by sched_yield costs a turn of all neighbours at each barrier; who parks comes before them when woken.) */
+enum { MOST_LOOKS = 5000, FEWEST_LOOKS = 100, BETWEEN_RUNS = 5, TURN_US = 1000 };
 
 /* A word that waiters watch. Waking is a system call only if somebody is parked. */
 struct signal {
@@ -31,6 +34,7 @@ struct pool {
     void (*fn)(void *, int, int);
     void *arg;
     int n_threads;
+    int most_looks;
     atomic_int looks; // of a waiter within a run
     atomic_bool stop;
     pthread_t *threads; // [n_threads - 1]
@@ -85,10 +89,11 @@ static void wait_within_run(struct pool *p, struct signal *s, unsigned seen) {
     int looks = atomic_load_explicit(&p->looks, memory_order_relaxed), next;
     unsigned now;
     if (signal_seen(s, seen, looks, &now)) {
-        next = MIN(looks + looks / 16 + 1, MOST_LOOKS);
+        next = MIN(looks + looks / 16 + 1, p->most_looks);
     } else {
-        next = MAX(looks / 2, FEWEST_LOOKS);
+        int64_t since = clock_us();
         signal_park(s, seen);
+        next = clock_us() - since > TURN_US ? MAX(looks / 2, FEWEST_LOOKS) : looks;
     }
     if (next != looks)
         atomic_store_explicit(&p->looks, next, memory_order_relaxed);
@@ -121,9 +126,10 @@ struct pool *pool_open(int n_threads) {
     if (n_threads <= 0)
         n_threads = available_processors();
     n_threads = MIN(n_threads, 1024);
+    int most_looks = n_threads > available_processors() ? FEWEST_LOOKS : MOST_LOOKS;
     struct pool *p = aligned_alloc(64, (sizeof *p + 63) / 64 * 64);
     BUG_IF(!p);
-    *p = (struct pool){.n_threads = n_threads, .looks = MOST_LOOKS};
+    *p = (struct pool){.n_threads = n_threads, .most_looks = most_looks, .looks = most_looks};
     p->threads = xcalloc((size_t)n_threads, sizeof *p->threads);
     p->workers = xcalloc((size_t)n_threads, sizeof *p->workers);
     for (int i = 1; i < n_threads; i++) {
