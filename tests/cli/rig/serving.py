@@ -31,11 +31,13 @@ class Server:
                 break
         else:
             raise RuntimeError("the server did not start: " + "".join(self.log))
-        threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True).start()
+        self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True)
+        self.reader.start()
 
     def stop(self):
         self.process.terminate()
         code = self.process.wait(timeout=40)
+        self.reader.join(timeout=40)  # its last lines are in the log
         self.process.stderr.close()
         return code
 
