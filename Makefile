@@ -184,7 +184,7 @@ $(TESTS): $(call obj,$(TEST_LIB)) $(LIBS) | build/.setup-test
 build/data/%: tests/data/%.xz | build/.setup-test
 	@mkdir -p $(@D)
 	$(call QUIET,xz)xz -dc $< > $@
-build/data/%.tiktoken: tests/data/%.tokens.xz tools/fixtures/tiktoken.py
+build/data/%.tiktoken: tests/data/%.tokens.xz tools/fixtures/tiktoken.py | build/.setup-test
 	@mkdir -p $(@D)
 	$(call QUIET,unpack)tools/fixtures/tiktoken.py unpack $< > $@
 
