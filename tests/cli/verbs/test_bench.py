@@ -82,7 +82,7 @@ class Bench(unittest.TestCase):
         self.assertIn(f"({at_once:.1f} at once, in the mean)", p.stdout)
         rate, ms = re.search(r"^ +8 +([\d.]+) \(.*?\) +([\d.]+)", p.stdout, re.M).groups()
         rounding = at_once * 0.0005 / float(ms)  # ms has three decimals
-        self.assertAlmostEqual(float(rate) * float(ms) / 1e3, at_once, delta=0.05 + rounding)
+        self.assertAlmostEqual(float(rate) * float(ms) / 1e3, at_once, delta=0.01 + rounding)
 
     def test_a_missing_model_is_one_sentence(self):
         p = bench("/nowhere", *SMALL)
