@@ -320,7 +320,8 @@ int main(int argc, char **argv) {
                                                          : 300)),
                draw(2) != 0, draw(n_experts - here + 1), here});
     }
-    // Rows so long that the tokens of two tiles have no room together.
+    // Rows so long that the tokens of two tiles have no room together. Whether blocks then keep one tile each depends
+    // on how many blocks there are: from PTX the first case comes there, the second one was not seen to.
     check({ELEMENT_MXFP4, ELEMENT_F16, 2880, 32, 3, 2, 4, 40, true, 0, 3});
     check({ELEMENT_E4M3, ELEMENT_F16, 64, 2880, 3, 2, 0, 40, false, 0, 3});
     printf("%llu cases, %llu bad\n", n_cases, n_bad);

@@ -48,7 +48,7 @@ static __device__ __forceinline__ void ask(const once_args &a, const unsigned ch
     }
 }
 
-/* x, or a part of it, from memory to shared memory by all threads. */
+/* x from memory to shared memory, by all threads. */
 static __device__ __forceinline__ void bring_x(const once_args &a, unsigned char *to) {
     uint4 piece[X_PIECES];
 #pragma unroll
